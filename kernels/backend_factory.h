@@ -1,0 +1,27 @@
+// Builds the backends that were compiled in and have a device. The only place that knows which.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "kernels/backend.h"
+
+namespace fulcrum {
+
+struct BackendOptions {
+  int cpu_threads = 0;           // 0: one per core this process may use
+  int64_t memory_budget_bytes = 0;  // per device, 0 = what the device has
+};
+
+// Names of the compiled-in backends, present or not: "cpu", and "cuda" where built.
+std::vector<std::string_view> CompiledBackends();
+
+// "auto": every CUDA device, or the CPU when there is none. "cpu" or "cuda": that kind, NOT_FOUND
+// when it has no device (the message says what was missing).
+absl::StatusOr<std::vector<std::unique_ptr<Backend>>> MakeBackends(std::string_view which,
+                                                                   const BackendOptions& options);
+
+}  // namespace fulcrum

@@ -1,0 +1,61 @@
+// An arm: one kernel with its launch rule and numerics class; a row of a backend's ladder table.
+// The table is the only place that knows the order; choosing is ladder.h's; running is backend.h's.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "kernels/ladder/levers.h"
+#include "kernels/types.h"
+
+namespace fulcrum {
+
+class ResidentWeight;
+
+// Everything one launch needs. Pointers are in the backend's own memory (host for CPU, device for
+// CUDA). Row m of the activations starts at activation_pitch * m elements; likewise the output.
+struct ArmArgs {
+  const ResidentWeight* weight = nullptr;  // made by the same backend's Upload
+  const void* activations = nullptr;       // [m, K] BF16 (other types are converted at gather)
+  int64_t activation_pitch = 0;  // elements, >= K
+  void* output = nullptr;        // [m, N] in output_type (bf16 or f32)
+  DType output_type = DType::kBf16;
+  int64_t output_pitch = 0;  // elements, >= N
+  int m = 0;                 // rows, 1 <= m <= the arm's rows_per_launch
+  void* context = nullptr;   // backend's: a thread pool on CPU, a stream with workspace on CUDA
+};
+using ArmFn = absl::Status (*)(const ArmArgs&);
+
+// What the running device can do; an arm's `requires` bits must all be there.
+enum DeviceCap : uint32_t {
+  kCapNone = 0,
+  kCapMma = 1u << 0,        // bf16 tensor cores (sm_80 and up)
+  kCapSm90a = 1u << 1,      // wgmma and bulk copies
+  kCapBlockScaled = 1u << 2,  // the library's block-scaled W8A8
+  kCapImma = 1u << 3,       // integer tensor cores (sm_75 and up)
+};
+
+inline constexpr int kAnyRows = 1 << 30;
+
+struct Arm {
+  std::string_view name;  // entry point = file stem = table row = metric label = benchmark row
+  WeightFormat format = WeightFormat::kFp8Block128;
+  NumericsClass numerics = NumericsClass::kExact;
+  bool decode = true;    // serves step decode
+  bool prefill = false;  // serves step prefill
+  int m_min = 1;         // rows it serves, inclusive; a batch above rows_per_launch runs in pieces
+  int m_max = kMaxDecodeRows;
+  int rows_per_launch = kMaxDecodeRows;
+  bool even_pieces = false;  // pieces of ceil(m / pieces) rows instead of full ones and a rest
+  Gate gate;                 // the lever (and choice) that opens it; ungated arms are always open
+  uint32_t needs = kCapNone;  // DeviceCap bits
+  ArmFn run = nullptr;
+
+  bool Serves(WeightFormat f, Step step, int m) const {
+    return f == format && (step == Step::kDecode ? decode : prefill) && m >= m_min && m <= m_max;
+  }
+};
+
+}  // namespace fulcrum
