@@ -1,0 +1,63 @@
+// When rows run, and together with which. Calls wait in lanes; a free launch slot takes a batch;
+// slot threads (one per launch slot and device) gather, choose the arm, launch, and complete. A free
+// slot takes what waits at once; while slots are busy rows coalesce by themselves.
+// Closing rules are pure functions in batching.h, a lane is lane.h, one batch's run is executor.h.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "kernels/backend.h"
+#include "scheduler/call.h"
+#include "scheduler/clock.h"
+#include "scheduler/lever_store.h"
+#include "scheduler/observer.h"
+
+namespace fulcrum {
+
+class Auditor;
+
+struct SchedulerOptions {
+  int64_t max_queue_rows = 4096;             // waiting, all lanes together
+  int64_t max_queue_bytes = int64_t{1} << 30;  // payload bytes waiting, all lanes together
+  int max_prefill_rows = 2048;               // rows of one prefill batch
+  int slots_per_device = 0;                  // launch slots; 0 = the backend's preference
+  absl::Duration max_lane_wait = absl::Milliseconds(50);  // beyond it a lane goes before deadlines
+};
+
+// What Pause holds back, for tests and drains: nothing launches while paused, calls still queue.
+class Scheduler {
+ public:
+  // All references outlive the scheduler; `auditor` may be null. Slot threads start here.
+  Scheduler(std::vector<Backend*> backends, LeverStore& levers, Observer& observer,
+            Auditor* auditor, const Clock& clock, SchedulerOptions options);
+  ~Scheduler();  // drains without patience
+
+  // Takes the call iff it returns OK (then `call` is null and Complete will be called once).
+  // RESOURCE_EXHAUSTED at a queue bound, UNAVAILABLE while draining, DEADLINE_EXCEEDED when already
+  // expired. Never blocks on a device.
+  absl::Status Submit(std::shared_ptr<Call>& call);
+
+  // Completes the call with CANCELLED if it still waits; a call already picked completes normally.
+  void Cancel(const Call* call);
+
+  // Refuses new calls, lets waiting ones run until `patience`, then completes what still waits with
+  // UNAVAILABLE. Returns when no call is left. Idempotent.
+  void Drain(absl::Duration patience);
+
+  void Pause();
+  void Resume();
+
+  int64_t queued_rows() const;
+  int64_t inflight_calls() const;  // submitted and not completed
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace fulcrum
