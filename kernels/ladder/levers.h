@@ -35,15 +35,23 @@ struct LeverInfo {
   Lever lever;
   std::string_view name;
   LeverKind kind;
-  std::span<const std::string_view> choices;  // family map and choice: [0] is the closed one
-  std::string_view default_choice_when_bare;  // family map: what a bare family name means
+  std::span<const std::string_view> choices = {};  // family map and choice: [0] is the closed one
+  std::string_view default_choice_when_bare = {};  // family map: what a bare family name means
   double default_number = 0;                  // choice: index of the default; number: default
-  double min = 0, max = 0;                    // number: bounds
+  double min = 0, max = 0;                    // number: bounds, inclusive
+  bool whole = false;                         // number: only whole values
   std::string_view gates;                     // the arms it gates, for listings
   std::string_view doc;                       // one sentence
   bool changes_bits = false;  // opening it can change the bits of BATCH_INVARIANT or FASTEST calls
 };
 std::span<const LeverInfo> LeverTable();
+
+// Indices into the choices of the levers that gate arms, for Gate::choices (1u << index).
+inline constexpr int kM16TcOnePass = 1, kM16TcM16 = 2, kM16TcM16N64 = 3;  // m16_tc, 0 = off
+inline constexpr int kW8A8PrefillOn = 1;                                 // w8a8_prefill, 0 = off
+inline constexpr int kQ2WarpRowsAuto = 1, kQ2WarpRowsOn = 2;             // q2_warp_rows, 0 = off
+inline constexpr int kQ2ImmaOn = 1;                                      // q2_imma, 0 = off
+
 const LeverInfo& Info(Lever lever);
 const LeverInfo* FindLever(std::string_view name);  // null when unknown
 
