@@ -20,8 +20,9 @@ void DecodeQ2Row(std::span<const std::byte> row, int block, std::span<float> out
 int Q2Code(std::span<const std::byte> row, int block, int64_t i);
 float Q2Scale(std::span<const std::byte> row, int block, int64_t i);
 
-// d = amax of the block (rounded to FP16), code = clamp(round(w / d) + 1, 0, 3); amax 0 gives d = 0
-// and code 1. The formats' reference quantiser.
+// d = amax of the block, rounded to FP16 (beyond 65504 to infinity, which loading refuses); code =
+// round-half-away(w / amax) + 1 with the unrounded amax, so never 3; amax 0 gives d = 0 and code 1.
+// The format's reference quantiser.
 void EncodeQ2Row(std::span<const float> w, int block, std::span<std::byte> row);
 
 }  // namespace fulcrum
