@@ -1,0 +1,47 @@
+// Reads the GGUF container, versions 2 and 3, little-endian. The header is streamed, so nothing is
+// allocated because a file merely claims it. Dimensions are stored innermost first ([K, N]) and
+// turned around here. Q2_0 is type 42 with either 64 weights in 18 bytes or 128 in 34 bytes: the
+// tensor's byte extent tells which, never the id.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "kernels/weights/tensor_info.h"
+#include "kernels/weights/weight_file.h"
+
+namespace fulcrum {
+
+inline constexpr std::string_view kGgufMagic = "GGUF";
+
+struct GgufContents {
+  uint32_t version = 0;
+  uint32_t alignment = 32;
+  std::string architecture;  // general.architecture, empty when absent
+  uint64_t split_no = 0;     // of split_count files; a whole model has split_count <= 1
+  uint64_t split_count = 0;
+  std::vector<TensorInfo> tensors;  // in the order of their bytes
+};
+
+// Errors (INVALID_ARGUMENT) name file, tensor or key, expected and found.
+absl::StatusOr<GgufContents> ParseGguf(const std::shared_ptr<const WeightFile>& file);
+
+// Type ids that are read or written here.
+enum GgufTypeId : uint32_t {
+  kGgufF32 = 0,
+  kGgufF16 = 1,
+  kGgufI8 = 24,
+  kGgufI16 = 25,
+  kGgufI32 = 26,
+  kGgufI64 = 27,
+  kGgufF64 = 28,
+  kGgufBf16 = 30,
+  kGgufQ2_0 = 42,
+};
+
+}  // namespace fulcrum
