@@ -1,0 +1,80 @@
+// Turns what a configuration or a caller names (a checkpoint, a synthetic model, a tensor of a file)
+// into weights in the shard store. The rule that a caller reaches files under the configured roots
+// only is here. Residency and versions are scheduler/shard_store.h's, file formats kernels/weights'.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "kernels/weights/weight_source.h"
+#include "scheduler/shard_store.h"
+#include "service/config.h"
+
+namespace fulcrum::service {
+
+// A tensor of a file, possibly a part of it (half-open ranges, an end of 0 = the whole extent).
+struct WeightFileRef {
+  std::string path, tensor;
+  int64_t row_begin = 0, row_end = 0;
+  int64_t col_begin = 0, col_end = 0;
+};
+
+struct LoadProgress {
+  int done = 0, total = 0;  // total: of the models opened so far
+  std::string name;         // the shard just finished, or the model that could not be opened
+  absl::Status status;
+  absl::Duration took;
+};
+
+struct LoadSummary {
+  struct Failed {
+    std::string name;  // a shard, or a model when its source could not be opened
+    absl::Status status;
+  };
+  struct Skipped {
+    std::string model, tensor, reason;
+  };
+  int loaded = 0;
+  int64_t resident_bytes = 0;
+  std::vector<Failed> failed;
+  std::vector<Skipped> skipped;  // tensors of checkpoints that are not served, with reasons
+  bool stopped = false;          // the stop flag ended it early
+};
+
+class ShardLoader {
+ public:
+  // The store outlives the loader. `weight_roots` are folders that exist (CheckConfig).
+  ShardLoader(ShardStore& store, std::vector<std::string> weight_roots);
+
+  // Loads every shard of every model, in order. What fails is recorded, reported and, for explicit
+  // shards, listed as FAILED; the rest still loads. `stop` is looked at between pieces of a weight,
+  // so that a signal does not wait for the end of a large load.
+  LoadSummary LoadAll(const std::vector<ModelConfig>& models,
+                      const std::function<void(const LoadProgress&)>& progress,
+                      const std::atomic<bool>& stop);
+
+  // A caller's file. The path, after resolving links, must lie under a root: PERMISSION_DENIED says
+  // so and nothing else, whether or not something is there. FAILED_PRECONDITION without roots,
+  // INVALID_ARGUMENT for a path that is empty, has a ".." part or a NUL, NOT_FOUND under the roots.
+  absl::StatusOr<std::shared_ptr<const WeightSource>> Open(const WeightFileRef& file) const;
+
+  // The resolved path, by the same rules.
+  absl::StatusOr<std::string> ResolvePath(const std::string& path) const;
+
+ private:
+  ShardStore& store_;
+  std::vector<std::string> roots_;  // resolved
+};
+
+// A configured file, which the operator chose: no root rule. Slices as asked.
+absl::StatusOr<std::shared_ptr<const WeightSource>> OpenWeightFile(const WeightFileRef& file);
+
+}  // namespace fulcrum::service
