@@ -1,0 +1,23 @@
+// The CUDA devices of this machine, as the plain values the rest of the node speaks of. Asking is
+// all it does: memory, streams and launches belong to the backend of a device.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "kernels/backend.h"
+
+namespace fulcrum {
+
+// The DeviceCap bits a compute capability implies. What depends on a library found at run time
+// (block-scaled W8A8) is added by whoever opens that library.
+uint32_t CudaCapabilities(int major, int minor);
+
+// Devices in the driver's order, ids "cuda:0" upwards. A machine without a driver, with a driver
+// too old for this build, or without a device has an empty list; any other error of the runtime is
+// UNAVAILABLE with its text.
+absl::StatusOr<std::vector<DeviceInfo>> QueryCudaDevices();
+
+}  // namespace fulcrum
