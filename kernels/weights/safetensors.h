@@ -5,8 +5,6 @@
 #pragma once
 
 #include <memory>
-#include <string>
-#include <string_view>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -23,19 +21,5 @@ inline constexpr uint64_t kMaxSafetensorsHeader = 100'000'000;
 // offsets that disagree with shape and type, overlaps, holes, or ranges outside the file.
 absl::StatusOr<std::vector<TensorInfo>> ParseSafetensors(
     const std::shared_ptr<const WeightFile>& file);
-
-// Bits of one element of a safetensors dtype, 0 for a name that the format does not have.
-int SafetensorsBits(std::string_view dtype);
-
-// model.safetensors.index.json: which file of the directory holds which tensor.
-struct SafetensorsIndex {
-  struct Entry {
-    std::string tensor;
-    std::string file;  // relative to the index's directory, never leading out of it
-  };
-  std::vector<Entry> entries;  // sorted by tensor
-};
-absl::StatusOr<SafetensorsIndex> ParseSafetensorsIndex(std::string_view json,
-                                                       const std::string& path);
 
 }  // namespace fulcrum

@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/weights/safetensors.h"
+
+#include <algorithm>
+#include <cstring>
+#include <tuple>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "kernels/weights/safetensors_header.h"
+
+namespace fulcrum {
+namespace {
+
+struct DtypeRow {
+  std::string_view name;
+  int bits;
+  TensorType type;
+};
+// The element types of the format. The two refused here by name (F8_E5M2, and FNUZ variants, which
+// the format does not have but some converters write) share a byte layout's width with E4M3FN and
+// none of its values.
+constexpr DtypeRow kDtypes[] = {
+    {"F8_E4M3", 8, TensorType::kF8E4m3}, {"BF16", 16, TensorType::kBf16},
+    {"F16", 16, TensorType::kF16},       {"F32", 32, TensorType::kF32},
+    {"BOOL", 8, TensorType::kOther},     {"U8", 8, TensorType::kOther},
+    {"I8", 8, TensorType::kOther},       {"U16", 16, TensorType::kOther},
+    {"I16", 16, TensorType::kOther},     {"U32", 32, TensorType::kOther},
+    {"I32", 32, TensorType::kOther},     {"U64", 64, TensorType::kOther},
+    {"I64", 64, TensorType::kOther},     {"F64", 64, TensorType::kOther},
+    {"C64", 64, TensorType::kOther},     {"F8_E8M0", 8, TensorType::kOther},
+    {"F4", 4, TensorType::kOther},       {"F6_E2M3", 6, TensorType::kOther},
+    {"F6_E3M2", 6, TensorType::kOther},
+};
+
+const DtypeRow* FindDtype(std::string_view name) {
+  for (const DtypeRow& row : kDtypes) {
+    if (row.name == name) return &row;
+  }
+  return nullptr;
+}
+
+absl::Status Malformed(const std::string& path, const std::string& what) {
+  return absl::InvalidArgumentError(absl::StrCat(path, ": ", what));
+}
+
+// A zero dimension makes the size 0 whatever the others are, so each is bounded on its own.
+std::optional<uint64_t> SizeInBits(const std::vector<uint64_t>& shape, int element_bits) {
+  uint64_t bits = static_cast<uint64_t>(element_bits);
+  bool empty = false;
+  for (const uint64_t dimension : shape) {
+    empty = empty || dimension == 0;
+    const std::optional<uint64_t> product = CheckedProduct(bits, dimension == 0 ? 1 : dimension);
+    if (!product) return std::nullopt;
+    bits = *product;
+  }
+  return empty ? 0 : bits;
+}
+
+// Turns one header entry into a TensorInfo whose range is known to be inside the data.
+absl::StatusOr<TensorInfo> CheckEntry(const std::shared_ptr<const WeightFile>& file,
+                                      const SafetensorsEntry& entry, uint64_t data_begin) {
+  const std::string where = absl::StrCat("tensor ", Quoted(entry.name));
+  if (absl::Status s = CheckTensorName(entry.name); !s.ok()) {
+    return Malformed(file->path(), std::string(s.message()));
+  }
+  if (entry.dtype == "F8_E5M2" || entry.dtype.find("FNUZ") != std::string::npos) {
+    return Malformed(file->path(),
+                     absl::StrCat(where, " has element type ", Quoted(entry.dtype),
+                                  "; 8-bit floats are read as F8_E4M3 (E4M3FN) only. Convert the "
+                                  "checkpoint"));
+  }
+  const DtypeRow* dtype = FindDtype(entry.dtype);
+  if (dtype == nullptr) {
+    return Malformed(file->path(),
+                     absl::StrCat(where, " has unknown element type ", Quoted(entry.dtype)));
+  }
+  TensorInfo info;
+  info.name = entry.name;
+  info.type = dtype->type;
+  info.dtype = entry.dtype;
+  info.file = file;
+  for (const uint64_t dimension : entry.shape) {
+    info.shape.push_back(static_cast<int64_t>(dimension));
+  }
+  const std::optional<uint64_t> bits = SizeInBits(entry.shape, dtype->bits);
+  if (!bits) {
+    return Malformed(file->path(), absl::StrCat(where,
+                                                ": the product of its shape and element "
+                                                "size overflows 63 bits"));
+  }
+  if (*bits % 8 != 0) {
+    return Malformed(file->path(), absl::StrCat(where, " does not end on a whole byte"));
+  }
+  info.bytes = *bits / 8;
+  const auto [begin, end] = entry.offsets;
+  const uint64_t data_bytes = file->size() - data_begin;
+  if (begin > end || end > data_bytes) {
+    return Malformed(
+        file->path(),
+        absl::StrFormat("%s: data_offsets [%d, %d] are outside the file's %d data bytes", where,
+                        begin, end, data_bytes));
+  }
+  if (end - begin != info.bytes) {
+    return Malformed(
+        file->path(),
+        absl::StrFormat("%s: shape %s of %s takes %d bytes, data_offsets [%d, %d] hold %d", where,
+                        ShapeText(info.shape), entry.dtype, info.bytes, begin, end, end - begin));
+  }
+  info.offset = data_begin + begin;
+  return info;
+}
+
+// The format allows neither overlaps nor holes: either would mean that the offsets are not to be
+// believed. Expects the tensors sorted by offset.
+absl::Status CheckCoverage(const WeightFile& file, const std::vector<TensorInfo>& tensors,
+                           uint64_t data_begin) {
+  uint64_t at = data_begin;
+  std::string previous = "the header";
+  for (const TensorInfo& tensor : tensors) {
+    if (tensor.offset != at) {
+      return Malformed(
+          file.path(),
+          absl::StrFormat("tensor %s begins at data byte %d, expected %d: it %s %s",
+                          Quoted(tensor.name), tensor.offset - data_begin, at - data_begin,
+                          tensor.offset < at ? "overlaps" : "leaves a hole after", previous));
+    }
+    at += tensor.bytes;
+    previous = Quoted(tensor.name);
+  }
+  if (at != file.size()) {
+    return Malformed(file.path(), absl::StrFormat("%d bytes after the last tensor belong to none",
+                                                  file.size() - at));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<TensorInfo>> ParseSafetensors(
+    const std::shared_ptr<const WeightFile>& file) {
+  constexpr uint64_t kLengthBytes = 8;
+  if (file->size() < kLengthBytes) {
+    return Malformed(file->path(), absl::StrCat("has ", file->size(),
+                                                " bytes, too few for a safetensors header length"));
+  }
+  uint64_t header_bytes = 0;
+  absl::Status status = file->Read(0, std::as_writable_bytes(std::span(&header_bytes, 1)));
+  if (!status.ok()) return status;
+  if (header_bytes > kMaxSafetensorsHeader) {
+    return Malformed(file->path(),
+                     absl::StrFormat("header length %d is above the limit of %d bytes",
+                                     header_bytes, kMaxSafetensorsHeader));
+  }
+  if (header_bytes > file->size() - kLengthBytes) {
+    return Malformed(file->path(),
+                     absl::StrFormat("header length %d is larger than the file's %d bytes",
+                                     header_bytes, file->size()));
+  }
+  std::string header(header_bytes, '\0');
+  status = file->Read(kLengthBytes, std::as_writable_bytes(std::span(header)));
+  if (!status.ok()) return status;
+  absl::StatusOr<std::vector<SafetensorsEntry>> entries = ParseSafetensorsHeader(header);
+  if (!entries.ok()) return Malformed(file->path(), std::string(entries.status().message()));
+
+  const uint64_t data_begin = kLengthBytes + header_bytes;
+  std::vector<TensorInfo> tensors;
+  for (const SafetensorsEntry& entry : *entries) {
+    absl::StatusOr<TensorInfo> info = CheckEntry(file, entry, data_begin);
+    if (!info.ok()) return info.status();
+    tensors.push_back(*std::move(info));
+  }
+  // An empty tensor sits before the one that begins where it does.
+  std::sort(tensors.begin(), tensors.end(), [](const TensorInfo& a, const TensorInfo& b) {
+    return std::tie(a.offset, a.bytes, a.name) < std::tie(b.offset, b.bytes, b.name);
+  });
+  if (absl::Status s = CheckCoverage(*file, tensors, data_begin); !s.ok()) return s;
+  return tensors;
+}
+
+}  // namespace fulcrum
