@@ -2,87 +2,130 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "service/grpc_status.h"
 
-#include <cstdint>
+#include <array>
 
 #include "absl/strings/cord.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
-#include "absl/types/optional.h"
 
 namespace fulcrum::service {
 namespace {
 
-constexpr char kTypePrefix[] = "type.googleapis.com/";
+constexpr size_t kMaxMessage = 1024;  // trailers share an 8 KiB block with the details
+constexpr size_t kMaxQuoted = 128;
 
-std::string Utf8(absl::string_view text) {
-  // grpc-message is percent-encoded, but google.rpc.Status.message is a proto3 string: bytes that
-  // are not UTF-8 (a path, a name from the wire) must not make the reply unparsable.
-  std::string out;
-  out.reserve(text.size());
-  for (char c : text) out.push_back(static_cast<unsigned char>(c) < 0x80 ? c : '?');
+absl::string_view View(std::string_view s) { return {s.data(), s.size()}; }
+
+constexpr absl::string_view kTypePrefix = "type.googleapis.com/";
+
+// Proto3 strings must be UTF-8, and what was cut may end inside a character: plain ASCII is safe.
+std::string Printable(absl::string_view text) {
+  std::string out(text.substr(0, kMaxMessage));
+  for (char& c : out) {
+    if (static_cast<unsigned char>(c) >= 0x80) c = '?';
+  }
   return out;
 }
+std::string Printable(std::string_view text) { return Printable(View(text)); }
 
 }  // namespace
 
 absl::Status WithDetail(absl::Status status, const google::protobuf::Message& detail) {
-  status.SetPayload(absl::StrCat(kTypePrefix, detail.GetDescriptor()->full_name()),
+  status.SetPayload(absl::StrCat(kTypePrefix, detail.GetTypeName()),
                     absl::Cord(detail.SerializeAsString()));
   return status;
 }
 
 absl::Status InvalidField(std::string_view field, std::string_view description) {
-  google::rpc::BadRequest bad;
-  auto* violation = bad.add_field_violations();
+  google::rpc::BadRequest detail;
+  auto* violation = detail.add_field_violations();
   violation->set_field(std::string(field));
-  violation->set_description(std::string(description));
-  return WithDetail(absl::InvalidArgumentError(absl::StrFormat("%s: %s", field, description)),
-                    bad);
+  violation->set_description(Printable(description));
+  return WithDetail(absl::InvalidArgumentError(absl::StrCat(View(field), ": ", View(description))),
+                    detail);
+}
+
+absl::Status WithRetry(absl::Status status, absl::Duration delay) {
+  google::rpc::RetryInfo detail;
+  absl::Duration rest;
+  detail.mutable_retry_delay()->set_seconds(absl::IDivDuration(delay, absl::Seconds(1), &rest));
+  detail.mutable_retry_delay()->set_nanos(static_cast<int32_t>(absl::ToInt64Nanoseconds(rest)));
+  return WithDetail(std::move(status), detail);
+}
+
+absl::Status WithResource(absl::Status status, std::string_view type, std::string_view name) {
+  google::rpc::ResourceInfo detail;
+  detail.set_resource_type(std::string(type));
+  detail.set_resource_name(Printable(name));
+  detail.set_description(Printable(status.message()));
+  return WithDetail(std::move(status), detail);
 }
 
 absl::Status WithPrecondition(absl::Status status, std::string_view type,
                               std::string_view subject) {
-  google::rpc::PreconditionFailure failure;
-  auto* violation = failure.add_violations();
+  google::rpc::PreconditionFailure detail;
+  auto* violation = detail.add_violations();
   violation->set_type(std::string(type));
-  violation->set_subject(std::string(subject));
-  violation->set_description(std::string(status.message()));
-  return WithDetail(std::move(status), failure);
+  violation->set_subject(Printable(subject));
+  violation->set_description(Printable(status.message()));
+  return WithDetail(std::move(status), detail);
 }
 
-absl::Status WithResource(absl::Status status, std::string_view type, std::string_view name) {
-  google::rpc::ResourceInfo info;
-  info.set_resource_type(std::string(type));
-  info.set_resource_name(std::string(name));
-  info.set_description(std::string(status.message()));
-  return WithDetail(std::move(status), info);
-}
-
-absl::Status WithRetry(absl::Status status, absl::Duration delay) {
-  google::rpc::RetryInfo retry;
-  const int64_t nanos = absl::ToInt64Nanoseconds(delay);
-  retry.mutable_retry_delay()->set_seconds(nanos / 1000000000);
-  retry.mutable_retry_delay()->set_nanos(static_cast<int32_t>(nanos % 1000000000));
-  return WithDetail(std::move(status), retry);
+absl::Status WithInfo(absl::Status status, std::string_view reason,
+                      const std::vector<std::pair<std::string, std::string>>& metadata) {
+  google::rpc::ErrorInfo detail;
+  detail.set_reason(std::string(reason));
+  detail.set_domain("fulcrum");
+  for (const auto& [key, value] : metadata) (*detail.mutable_metadata())[key] = value;
+  return WithDetail(std::move(status), detail);
 }
 
 google::rpc::Status ToRpcStatus(const absl::Status& status) {
-  google::rpc::Status wire;
-  wire.set_code(static_cast<int>(status.code()));
-  wire.set_message(Utf8(status.message()));
-  status.ForEachPayload([&wire](absl::string_view type_url, const absl::Cord& payload) {
-    google::protobuf::Any* any = wire.add_details();
-    any->set_type_url(std::string(type_url));
-    any->set_value(std::string(payload));
+  google::rpc::Status out;
+  out.set_code(static_cast<int>(status.code()));
+  out.set_message(Printable(status.message()));
+  status.ForEachPayload([&out](absl::string_view url, const absl::Cord& value) {
+    auto* any = out.add_details();
+    any->set_type_url(std::string(url));
+    any->set_value(std::string(value));
   });
-  return wire;
+  return out;
 }
 
 grpc::Status ToGrpc(const absl::Status& status) {
   if (status.ok()) return grpc::Status::OK;
   const google::rpc::Status wire = ToRpcStatus(status);
-  return grpc::Status(static_cast<grpc::StatusCode>(status.code()), wire.message(),
-                      wire.details_size() == 0 ? std::string() : wire.SerializeAsString());
+  const auto code = static_cast<grpc::StatusCode>(status.code());
+  if (wire.details().empty()) return {code, wire.message()};
+  return {code, wire.message(), wire.SerializeAsString()};
+}
+
+std::string Quoted(std::string_view name) {
+  const bool cut = name.size() > kMaxQuoted;
+  return absl::StrCat("\"", absl::CHexEscape(View(name.substr(0, kMaxQuoted))),
+                      cut ? "...\"" : "\"");
+}
+
+std::string_view CodeName(absl::StatusCode code) {
+  static constexpr std::array<std::string_view, kStatusCodes> kNames = {"OK",
+                                                                        "CANCELLED",
+                                                                        "UNKNOWN",
+                                                                        "INVALID_ARGUMENT",
+                                                                        "DEADLINE_EXCEEDED",
+                                                                        "NOT_FOUND",
+                                                                        "ALREADY_EXISTS",
+                                                                        "PERMISSION_DENIED",
+                                                                        "RESOURCE_EXHAUSTED",
+                                                                        "FAILED_PRECONDITION",
+                                                                        "ABORTED",
+                                                                        "OUT_OF_RANGE",
+                                                                        "UNIMPLEMENTED",
+                                                                        "INTERNAL",
+                                                                        "UNAVAILABLE",
+                                                                        "DATA_LOSS",
+                                                                        "UNAUTHENTICATED"};
+  const auto index = static_cast<size_t>(code);
+  return index < kNames.size() ? kNames[index] : kNames[2];
 }
 
 }  // namespace fulcrum::service
