@@ -234,7 +234,7 @@ inline std::string Name(ActivationKind kind) {
 // BF16 bits [m, k].
 inline std::vector<uint16_t> RandomActivations(int64_t m, int64_t k, ActivationKind kind,
                                                uint64_t seed) {
-  Rng rng(seed);
+  Rng rng(~seed);  // a weight made with the same seed is not the same values
   std::vector<uint16_t> x(m * k);
   for (uint16_t& v : x) {
     const auto sign = static_cast<uint16_t>(rng.Below(2) << 15);
@@ -262,6 +262,20 @@ inline std::vector<uint16_t> OneHotActivations(int64_t k, float value) {
   std::vector<uint16_t> x(k * k, 0);
   for (int64_t i = 0; i < k; ++i) x[i * k + i] = F32ToBf16(value);
   return x;
+}
+
+// One row of an fp8 or bf16 weight as BF16 bits.
+inline std::vector<uint16_t> RowAsBf16(const MemoryWeight& weight, int64_t row) {
+  std::vector<uint16_t> w(weight.spec().k);
+  const auto bytes =
+      weight.rows().subspan(row * weight.spec().row_bytes(), weight.spec().row_bytes());
+  if (weight.spec().format == WeightFormat::kBf16) {
+    std::memcpy(w.data(), bytes.data(), bytes.size());
+  } else {
+    std::transform(bytes.begin(), bytes.end(), w.begin(),
+                   [](std::byte code) { return E4m3ToBf16(std::to_integer<uint8_t>(code)); });
+  }
+  return w;
 }
 
 // Replaces every fp8 scale by the power of two below it (sign kept), for exact probes.
