@@ -1,5 +1,5 @@
 // What a tensor's name says it is: the projection families of Hugging Face (Qwen, Llama, DeepSeek)
-// and llama.cpp GGUF spellings, as rows of one table. Names that no row knows are families of
+// and llama.cpp GGUF spellings, as rows of one table. Names that no row knows are of family
 // `other`; names that say "not a projection" are skipped with the reason.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -16,7 +16,6 @@ struct TensorRole {
   std::string shard;  // "layers.3.ffn_gate"
   Family family = Family::kOther;
   int layer = -1;
-  bool lm_head = false;
 };
 TensorRole RoleOf(std::string_view tensor);
 
