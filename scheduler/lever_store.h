@@ -69,7 +69,7 @@ class LeverStore {
 
   // Calls `listener` after every change, in order, on the changing thread, without the store's lock
   // being needed by the listener. Returns a handle whose destruction unsubscribes (and waits for a
-  // running call of the listener).
+  // running call of the listener). A listener must not call Set or drop its own handle.
   class Subscription;
   std::shared_ptr<Subscription> Subscribe(std::function<void(const LeverEvent&)> listener);
   std::vector<LeverEvent> History() const;  // newest last, at most kHistory

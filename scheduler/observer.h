@@ -19,7 +19,7 @@ struct LaunchEvent {
   Step step = Step::kDecode;
   int rows = 0;
   CloseReason close_reason = CloseReason::kDeviceIdle;
-  double gather = 0, copy_in = 0, kernel = 0, copy_out = 0;  // seconds
+  double gather = 0, copy_in = 0, kernel = 0, copy_out = 0;  // seconds, of the whole launch
 };
 
 enum class RejectReason : uint8_t { kQueueRows, kQueueBytes, kDraining, kExpired, kCancelled };
@@ -33,6 +33,9 @@ enum class AuditResult : uint8_t { kMatch, kMismatch, kDropped, kError };
 inline constexpr std::array kAllAuditResults = {AuditResult::kMatch, AuditResult::kMismatch,
                                                 AuditResult::kDropped, AuditResult::kError};
 std::string_view Name(AuditResult result);
+
+// Stands for the scrub where an arm is named (OnAudit): scrubbing runs no arm.
+inline constexpr Arm kScrubArm = {.name = "scrub", .gate = {}};
 
 // A mismatch: wrong bits were found. Everything needed to look it up.
 struct Incident {

@@ -1,16 +1,18 @@
 // Which shards this node holds: name -> resident weight, with its life (loading, serving, draining,
 // failed) and versions. Loading runs off the calling path; a replaced shard's old version serves
-// until the new one is ready and stays if loading fails. A call holds a shared_ptr to the version it
-// started with, so memory goes only after its last call.
-// Opening files is the caller's (service/shard_loader): the store takes WeightSources.
+// until the new one is ready and stays if loading fails. A call holds a shared_ptr to the version
+// it started with, so memory goes only after its last call. Opening files is the caller's
+// (service/shard_loader): the store takes WeightSources.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -18,6 +20,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/synchronization/notification.h"
 #include "kernels/backend.h"
 #include "kernels/types.h"
 #include "kernels/weights/weight_source.h"
@@ -60,22 +63,26 @@ struct LoadRequest {
   std::string name;
   Family family = Family::kOther;
   std::shared_ptr<const WeightSource> source;
-  bool allow_nan = false;       // otherwise NaN codes and non-finite scales refuse the load
-  std::string device;           // "" = place on the backend with the most room
-  std::string expect_hash;      // "" = any; otherwise a mismatch is DATA_LOSS
+  bool allow_nan = false;   // otherwise NaN codes and non-finite scales refuse the load
+  std::string device;       // "" = place on the backend with the most room
+  std::string expect_hash;  // "" = any; otherwise a mismatch is DATA_LOSS
 };
 
 class ShardStore {
  public:
-  // Backends outlive the store. `on_change` is called (without locks) after every state change with
-  // the shard's name and whether it serves: health and metrics hang on it.
+  // Backends outlive the store and its shards. `on_change` is called (without locks) after every
+  // state change, in order, before the call that caused it returns: health and metrics hang on it.
+  // A name's last state is draining; its end is not told. It may be empty.
   ShardStore(std::vector<Backend*> backends, std::function<void(const ShardInfo&)> on_change);
+  ~ShardStore();
 
-  // Blocks until the shard serves or failed. ALREADY_EXISTS when the name is held; RESOURCE_EXHAUSTED
-  // beyond a device's memory; INVALID_ARGUMENT for refused weights; DATA_LOSS for a wrong hash.
+  // Blocks until the shard serves or failed. ALREADY_EXISTS when the name is held (one whose load
+  // failed is not); RESOURCE_EXHAUSTED beyond a device's memory; INVALID_ARGUMENT for refused
+  // weights; DATA_LOSS for a wrong hash.
   absl::StatusOr<std::shared_ptr<const Shard>> Load(const LoadRequest& request);
   // Like Load for a held name; NOT_FOUND otherwise. The old version serves meanwhile and is kept on
-  // failure. FAILED_PRECONDITION while another load, replace or unload of the name is running.
+  // failure. It stays on its device unless the request names another. FAILED_PRECONDITION while
+  // another load, replace or unload of the name is running.
   absl::StatusOr<std::shared_ptr<const Shard>> Replace(const LoadRequest& request);
   // New calls are refused at once; returns when no call holds the shard any more, or
   // DEADLINE_EXCEEDED after `patience` (the shard stays draining and goes with its last call).
@@ -88,13 +95,30 @@ class ShardStore {
 
  private:
   struct Entry;
-  absl::StatusOr<std::shared_ptr<const Shard>> Prepare(const LoadRequest& request);
-  void Changed(const ShardInfo& info) const;
+  class Memory;
+  // Everything of a Shard but its version. `gone` is notified when its last holder let it go.
+  absl::StatusOr<std::shared_ptr<Shard>> Prepare(
+      const LoadRequest& request, const std::shared_ptr<absl::Notification>& gone) const;
+  absl::StatusOr<std::shared_ptr<void>> Place(const LoadRequest& request, Backend** backend) const;
+  // Loads into an entry that is loading or replacing, and puts what came of it there.
+  absl::StatusOr<std::shared_ptr<const Shard>> LoadInto(const std::shared_ptr<Entry>& entry,
+                                                        const LoadRequest& request)
+      ABSL_LOCKS_EXCLUDED(mu_);
+  // Null when no shard has the name, or its last call let it go after an unload.
+  std::shared_ptr<Entry> Held(std::string_view name) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Changed(const Entry& entry) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void TellChanges() ABSL_LOCKS_EXCLUDED(mu_);
 
   const std::vector<Backend*> backends_;
   const std::function<void(const ShardInfo&)> on_change_;
+  const std::shared_ptr<Memory> memory_;  // outlives the store with the shards
   mutable absl::Mutex mu_;
   absl::flat_hash_map<std::string, std::shared_ptr<Entry>> entries_ ABSL_GUARDED_BY(mu_);
+  absl::flat_hash_map<std::string, uint64_t> last_version_ ABSL_GUARDED_BY(mu_);
+  // Changes not yet told; one thread tells at a time, so that they arrive in order.
+  std::deque<ShardInfo> changes_ ABSL_GUARDED_BY(mu_);
+  std::thread::id teller_ ABSL_GUARDED_BY(mu_);
+  absl::CondVar told_;
 };
 
 }  // namespace fulcrum

@@ -1,5 +1,6 @@
 // The choice of an arm, as pure functions over a ladder table. Rules of the table's rows are
-// arm.h's, the meaning of a lever's value is levers.cc's. SPDX-License-Identifier: Apache-2.0
+// arm.h's, the meaning of a lever's value is levers.cc's.
+// SPDX-License-Identifier: Apache-2.0
 #include "kernels/ladder/ladder.h"
 
 #include <algorithm>

@@ -1,0 +1,257 @@
+// See auditor.h. What an output must be is kernels/numerics/oracle's; this file picks outputs,
+// keeps the queue and judges.
+// SPDX-License-Identifier: Apache-2.0
+#include "scheduler/auditor.h"
+
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <bit>
+#include <cstring>
+#include <deque>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
+#include "kernels/formats/bf16.h"
+#include "kernels/numerics/oracle.h"
+
+namespace fulcrum {
+namespace {
+
+constexpr int kAuditNiceness = 10;
+
+// SplitMix64: a sequence of well-mixed numbers from a counter.
+class Random {
+ public:
+  explicit Random(uint64_t seed) : state_(seed) {}
+  uint64_t Next() {
+    uint64_t z = state_ += 0x9e3779b97f4a7c15u;
+    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
+    return z ^ z >> 31;
+  }
+  int64_t Below(int64_t bound) {
+    return static_cast<int64_t>(Next() % static_cast<uint64_t>(bound));
+  }
+  double Unit() { return static_cast<double>(Next() >> 11) * 0x1p-53; }
+
+ private:
+  uint64_t state_;
+};
+
+// The output's stored bits.
+uint32_t Bits(float value, DType type) {
+  return type == DType::kF32 ? std::bit_cast<uint32_t>(CanonicalF32(value)) : F32ToBf16(value);
+}
+uint32_t Load(const std::byte* at, DType type) {
+  uint32_t bits = 0;  // little-endian: the low bytes come first
+  std::memcpy(&bits, at, SizeOf(type));
+  return bits;
+}
+
+}  // namespace
+
+class Auditor::Impl {
+ public:
+  Impl(const ShardStore& shards, Observer& observer, AuditorOptions options)
+      : shards_(shards), observer_(observer), options_(options), random_(options.seed) {
+    thread_ = std::thread([this] { Loop(); });
+  }
+  ~Impl() {
+    {
+      absl::MutexLock lock(&mu_);
+      stopping_ = true;
+      wake_.Signal();
+    }
+    thread_.join();
+  }
+
+  void Offer(double rate, const std::shared_ptr<const Shard>& shard, const Arm& arm, int m,
+             const uint16_t* activations, const std::byte* output, DType output_type,
+             uint64_t lever_epoch);
+  void Flush() {
+    absl::MutexLock lock(&mu_);
+    while (!pending_.empty() || judging_) judged_.Wait(&mu_);
+  }
+  void ScrubAll() {
+    for (const auto& shard : shards_.Serving()) Scrub(*shard);
+  }
+
+ private:
+  struct Sample {
+    int row = 0;
+    int64_t column = 0;
+    uint32_t found = 0;
+  };
+  struct Job {
+    std::shared_ptr<const Shard> shard;
+    const Arm* arm = nullptr;
+    DType output_type = DType::kBf16;
+    uint64_t lever_epoch = 0;
+    std::vector<Sample> samples = {};
+    std::vector<uint16_t> activations = {};  // one row of K per sample
+  };
+
+  void Loop();
+  void Judge(const Job& job);
+  void Scrub(const Shard& shard);
+  void ScrubNext();
+
+  const ShardStore& shards_;
+  Observer& observer_;
+  const AuditorOptions options_;
+  absl::Mutex mu_;
+  Random random_ ABSL_GUARDED_BY(mu_);
+  std::deque<Job> pending_ ABSL_GUARDED_BY(mu_);
+  bool judging_ ABSL_GUARDED_BY(mu_) = false;
+  bool stopping_ ABSL_GUARDED_BY(mu_) = false;
+  absl::CondVar wake_;         // the audit thread should look
+  absl::CondVar judged_;       // nothing is pending
+  std::string last_scrubbed_;  // audit thread's own
+  std::thread thread_;
+};
+
+void Auditor::Impl::Offer(double rate, const std::shared_ptr<const Shard>& shard, const Arm& arm,
+                          int m, const uint16_t* activations, const std::byte* output,
+                          DType output_type, uint64_t lever_epoch) {
+  if (arm.numerics == NumericsClass::kW8A8) return;  // no bits are promised
+  Job job{.shard = shard, .arm = &arm, .output_type = output_type, .lever_epoch = lever_epoch};
+  bool dropped = false;
+  {
+    absl::MutexLock lock(&mu_);
+    if (random_.Unit() >= rate) return;
+    dropped = pending_.size() >= options_.max_pending;
+    for (int i = 0; !dropped && i < options_.outputs_per_batch; ++i) {
+      job.samples.push_back(
+          {.row = static_cast<int>(random_.Below(m)), .column = random_.Below(shard->n())});
+    }
+  }
+  if (dropped) {
+    for (int i = 0; i < options_.outputs_per_batch; ++i) {
+      observer_.OnAudit(arm, AuditResult::kDropped);
+    }
+    return;
+  }
+  const int64_t k = shard->k();
+  for (Sample& sample : job.samples) {
+    const uint16_t* const row = activations + sample.row * k;
+    job.activations.insert(job.activations.end(), row, row + k);
+    const int64_t index = sample.row * shard->n() + sample.column;
+    sample.found = Load(output + static_cast<size_t>(index) * SizeOf(output_type), output_type);
+  }
+  absl::MutexLock lock(&mu_);
+  pending_.push_back(std::move(job));
+  wake_.Signal();
+}
+
+void Auditor::Impl::Judge(const Job& job) {
+  const size_t k = static_cast<size_t>(job.shard->k());
+  for (size_t i = 0; i < job.samples.size(); ++i) {
+    const Sample& sample = job.samples[i];
+    const std::span<const uint16_t> x(job.activations.data() + i * k, k);
+    const absl::StatusOr<float> reference =
+        numerics::ReferenceElement(job.arm->numerics, *job.shard->source, sample.column, x);
+    if (!reference.ok()) {
+      observer_.OnAudit(*job.arm, AuditResult::kError);
+      continue;
+    }
+    const uint32_t expected = Bits(*reference, job.output_type);
+    const bool match = expected == sample.found;
+    observer_.OnAudit(*job.arm, match ? AuditResult::kMatch : AuditResult::kMismatch);
+    if (match) continue;
+    observer_.OnIncident({.what = "audit",
+                          .shard = job.shard->name,
+                          .shard_hash = job.shard->hash,
+                          .device = job.shard->backend->device().id,
+                          .arm = std::string(job.arm->name),
+                          .column = sample.column,
+                          .expected_bits = expected,
+                          .found_bits = sample.found,
+                          .lever_epoch = job.lever_epoch});
+  }
+}
+
+void Auditor::Impl::Scrub(const Shard& shard) {
+  const absl::StatusOr<uint64_t> checksum = shard.weight->Checksum();
+  if (!checksum.ok()) {
+    observer_.OnAudit(kScrubArm, AuditResult::kError);
+    return;
+  }
+  const bool match = *checksum == shard.checksum;
+  observer_.OnAudit(kScrubArm, match ? AuditResult::kMatch : AuditResult::kMismatch);
+  if (match) return;
+  observer_.OnIncident({.what = "scrub",
+                        .shard = shard.name,
+                        .shard_hash = shard.hash,
+                        .device = shard.backend->device().id,
+                        .arm = std::string(kScrubArm.name)});
+}
+
+// Round robin by name, so that shards may come and go between two scrubs.
+void Auditor::Impl::ScrubNext() {
+  const auto serving = shards_.Serving();  // by name
+  if (serving.empty()) return;
+  std::shared_ptr<const Shard> next = serving.front();
+  for (const auto& shard : serving) {
+    if (shard->name > last_scrubbed_) {
+      next = shard;
+      break;
+    }
+  }
+  last_scrubbed_ = next->name;
+  Scrub(*next);
+}
+
+void Auditor::Impl::Loop() {
+  // Never in the way of serving. Linux gives each thread its own niceness; where this fails the
+  // audit only runs at normal priority.
+  (void)setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), kAuditNiceness);
+  const bool scrubs = options_.scrub_interval > absl::ZeroDuration();
+  absl::Time next_scrub = scrubs ? absl::Now() + options_.scrub_interval : absl::InfiniteFuture();
+  for (;;) {
+    Job job;
+    bool have_job = false;
+    {
+      absl::MutexLock lock(&mu_);
+      while (!stopping_ && pending_.empty() && absl::Now() < next_scrub) {
+        wake_.WaitWithDeadline(&mu_, next_scrub);
+      }
+      if (stopping_) return;
+      if (!pending_.empty()) {
+        job = std::move(pending_.front());
+        pending_.pop_front();
+        have_job = judging_ = true;
+      }
+    }
+    if (have_job) {
+      Judge(job);
+      job = Job();  // lets the shard go before anyone is told
+      absl::MutexLock lock(&mu_);
+      judging_ = false;
+      if (pending_.empty()) judged_.SignalAll();
+    }
+    if (absl::Now() >= next_scrub) {
+      ScrubNext();
+      next_scrub = absl::Now() + options_.scrub_interval;
+    }
+  }
+}
+
+Auditor::Auditor(const ShardStore& shards, Observer& observer, AuditorOptions options)
+    : impl_(std::make_unique<Impl>(shards, observer, options)) {}
+Auditor::~Auditor() = default;
+
+void Auditor::Offer(double rate, const std::shared_ptr<const Shard>& shard, const Arm& arm, int m,
+                    const uint16_t* activations, const std::byte* output, DType output_type,
+                    uint64_t lever_epoch) {
+  impl_->Offer(rate, shard, arm, m, activations, output, output_type, lever_epoch);
+}
+void Auditor::Flush() { impl_->Flush(); }
+void Auditor::ScrubAll() { impl_->ScrubAll(); }
+
+}  // namespace fulcrum

@@ -1,0 +1,142 @@
+// See device_queue.h.
+// SPDX-License-Identifier: Apache-2.0
+#include "scheduler/device_queue.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+namespace fulcrum {
+namespace {
+
+constexpr size_t kSpareLanes = 64;
+
+BatchingPolicy PolicyFor(Step step, const LeverSet& levers, const DeviceQueue::Rules& rules) {
+  return {.max_rows = step == Step::kDecode ? static_cast<int>(levers.number(Lever::kMaxBatchRows))
+                                            : rules.max_prefill_rows,
+          .window = absl::Microseconds(levers.number(Lever::kCoalesceWindow)),
+          .draining = rules.draining};
+}
+
+LaneRank RankOf(const Lane& lane) {
+  const Waiting& oldest = *lane.oldest();
+  return {.waiting_since = std::max(oldest.submitted, lane.last_run),
+          .deadline = lane.most_urgent()->call->deadline,
+          .turn = lane.last_run >= oldest.submitted ? lane.last_turn : 0,
+          .seq = oldest.seq};
+}
+
+}  // namespace
+
+Waiting* DeviceQueue::Add(std::shared_ptr<Call> call, absl::Time now, uint64_t seq) {
+  std::unique_ptr<Lane>& lane = lanes_[LaneKey(*call)];
+  if (lane == nullptr) {
+    if (spare_lanes_.empty()) {
+      lane = std::make_unique<Lane>();
+    } else {
+      lane = std::move(spare_lanes_.back());
+      spare_lanes_.pop_back();
+    }
+  }
+  return lane->Add(std::move(call), now, seq);
+}
+
+TakenCall DeviceQueue::Remove(Waiting* waiting) {
+  Lane& lane = *waiting->lane;
+  TakenCall taken = lane.Remove(waiting);
+  if (lane.empty()) Drop(lane, LaneKey(*taken.call));
+  return taken;
+}
+
+Waiting* DeviceQueue::MostUrgent() const {
+  Waiting* most = nullptr;
+  for (const auto& [key, lane] : lanes_) {
+    Waiting* const waiting = lane->most_urgent();
+    if (most == nullptr || waiting->call->deadline < most->call->deadline) most = waiting;
+  }
+  return most;
+}
+
+absl::Time DeviceQueue::Pick(const LeverView& view, absl::Time now, const Rules& rules,
+                             Batch& batch) {
+  absl::Time look_again = absl::InfiniteFuture();
+  Lane* best = nullptr;
+  BatchingPolicy best_policy;
+  std::optional<CloseReason> best_reason;
+  for (const auto& [key, lane] : lanes_) {
+    const LeverSnapshot& levers = *SnapshotFor(view, *lane->first()->call);
+    const BatchingPolicy policy = PolicyFor(key.step, levers.levers, rules);
+    const OpenBatch open = Open(*lane, view);
+    const std::optional<CloseReason> reason = ShouldClose(open, now, policy);
+    if (!reason.has_value()) {
+      if (lane->held_epoch == 0) lane->held_epoch = levers.epoch;
+      look_again = std::min(look_again, WindowEnd(open, policy));
+    } else if (best == nullptr ||
+               GoesBefore(RankOf(*lane), RankOf(*best), now, rules.max_lane_wait)) {
+      best = lane.get();
+      best_policy = policy;
+      best_reason = reason;
+    }
+  }
+  if (best == nullptr) return look_again;
+
+  batch.picked = now;
+  batch.close_reason = *best_reason;
+  best->last_run = now;
+  best->last_turn = next_turn_++;
+  best->held_epoch = 0;
+  Take(*best, view, best_policy.max_rows, batch);
+  return now;
+}
+
+OpenBatch DeviceQueue::Open(Lane& lane, const LeverView& view) const {
+  const Call& first = *lane.first()->call;
+  const LeverSnapshot& levers = *SnapshotFor(view, first);
+  int64_t rows = 0;
+  for (Policy policy : kAllPolicies) {
+    if (lane.rows(policy) == 0) continue;
+    if (policy != first.policy &&
+        lane.ClassesFor(policy, levers) != lane.ClassesFor(first.policy, levers)) {
+      continue;
+    }
+    rows += lane.rows(policy);
+  }
+  return {.rows = rows,
+          .opened = lane.oldest()->submitted,
+          .deadline = lane.most_urgent()->call->deadline,
+          .lever_changed = lane.held_epoch != 0 && lane.held_epoch != levers.epoch};
+}
+
+void DeviceQueue::Take(Lane& lane, const LeverView& view, int max_rows, Batch& batch) {
+  const Call& first = *lane.first()->call;
+  batch.levers = SnapshotFor(view, first);
+  const LeverSnapshot& levers = *batch.levers;
+  const LaneKey key(first);
+  // Classes of all policies before any call leaves: they are read off a waiting call.
+  for (Policy policy : kAllPolicies) lane.ClassesFor(policy, levers);
+  const auto may_join = [&](const Call& one, const Call& other) {
+    if (SnapshotFor(view, other) != batch.levers) return false;
+    return one.policy == other.policy ||
+           lane.ClassesFor(one.policy, levers) == lane.ClassesFor(other.policy, levers);
+  };
+  const bool full = lane.Take(max_rows, may_join, batch.calls);
+  batch.rows = 0;
+  for (const TakenCall& taken : batch.calls) batch.rows += taken.call->rows;
+  // Rows held back by their client's order count as waiting but not as taken, and room may run out
+  // on the last call: what was taken says whether the batch is full.
+  if (full) {
+    batch.close_reason = CloseReason::kFull;
+  } else if (batch.close_reason == CloseReason::kFull) {
+    batch.close_reason = CloseReason::kDeviceIdle;
+  }
+  if (lane.empty()) Drop(lane, key);
+}
+
+void DeviceQueue::Drop(Lane& lane, const LaneKey& key) {
+  const auto it = lanes_.find(key);
+  lane.Reset();
+  if (spare_lanes_.size() < kSpareLanes) spare_lanes_.push_back(std::move(it->second));
+  lanes_.erase(it);
+}
+
+}  // namespace fulcrum

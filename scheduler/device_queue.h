@@ -1,0 +1,46 @@
+// What waits for one device: its lanes, and the choice of the batch that a free launch slot runs
+// next. Not thread-safe: the scheduler's lock guards it, and time and levers arrive as arguments.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/time/time.h"
+#include "scheduler/batching.h"
+#include "scheduler/executor.h"
+#include "scheduler/lane.h"
+
+namespace fulcrum {
+
+class DeviceQueue {
+ public:
+  struct Rules {
+    int max_prefill_rows = 0;
+    absl::Duration max_lane_wait;
+    bool draining = false;
+  };
+
+  bool empty() const { return lanes_.empty(); }
+  Waiting* Add(std::shared_ptr<Call> call, absl::Time now, uint64_t seq);
+  TakenCall Remove(Waiting* waiting);
+  // The waiting call with the earliest deadline; null when empty.
+  Waiting* MostUrgent() const;
+
+  // Fills `batch` (given with no calls) from the lane whose turn it is and whose batch closes. When
+  // none closes now, leaves it so and returns when to look again.
+  absl::Time Pick(const LeverView& view, absl::Time now, const Rules& rules, Batch& batch);
+
+ private:
+  OpenBatch Open(Lane& lane, const LeverView& view) const;
+  void Take(Lane& lane, const LeverView& view, int max_rows, Batch& batch);
+  void Drop(Lane& lane, const LaneKey& key);
+
+  absl::flat_hash_map<LaneKey, std::unique_ptr<Lane>> lanes_;  // none is empty
+  std::vector<std::unique_ptr<Lane>> spare_lanes_;             // empty, kept for their memory
+  uint64_t next_turn_ = 1;
+};
+
+}  // namespace fulcrum

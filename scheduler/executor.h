@@ -1,0 +1,65 @@
+// Runs one closed batch at a time in one launch slot: gather, choose an arm per shard, launch,
+// reply, offer to the audit. One slot thread owns it. Which calls make the batch is the
+// scheduler's.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "kernels/backend.h"
+#include "scheduler/auditor.h"
+#include "scheduler/call.h"
+#include "scheduler/clock.h"
+#include "scheduler/lane.h"
+#include "scheduler/lever_store.h"
+#include "scheduler/observer.h"
+
+namespace fulcrum {
+
+// Calls that run together: same shards, step, output type and numerics classes. Reused.
+struct Batch {
+  std::vector<TakenCall> calls;
+  int rows = 0;
+  CloseReason close_reason = CloseReason::kDeviceIdle;
+  std::shared_ptr<const LeverSnapshot> levers;  // from pick to reply
+  absl::Time picked;
+};
+
+class Executor {
+ public:
+  // References outlive the executor; `auditor` may be null.
+  Executor(Backend& backend, Observer& observer, Auditor* auditor, const Clock& clock);
+
+  // Computes the batch's outputs into the slot. Not OK: what every call of the batch is told.
+  absl::Status Launch(const Batch& batch);
+  // Completes every call, with the outputs of the last Launch or with its status; lets them go.
+  void Reply(Batch& batch, const absl::Status& status);
+  // Offers the outputs of the last successful Launch to the auditor; lets the shards go.
+  void Audit(const Batch& batch, const absl::Status& status);
+
+ private:
+  absl::Status Choose(const Batch& batch);
+  absl::Status Gather(const Batch& batch);
+  void Tell(const Batch& batch);
+
+  Backend& backend_;
+  Observer& observer_;
+  Auditor* const auditor_;
+  const Clock& clock_;
+  const std::unique_ptr<LaunchSlot> slot_;
+
+  // Of the batch at hand; kept for their memory.
+  std::vector<std::shared_ptr<const Shard>> shards_;
+  Step step_ = Step::kDecode;
+  DType output_type_ = DType::kBf16;
+  std::vector<LaunchTarget> targets_;
+  std::vector<size_t> output_bytes_;
+  StageSeconds stages_{};  // of the whole batch; queue is per call
+  CallResult result_;
+};
+
+}  // namespace fulcrum

@@ -1,0 +1,125 @@
+// See lane.h.
+// SPDX-License-Identifier: Apache-2.0
+#include "scheduler/lane.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace fulcrum {
+namespace {
+
+// Clients without waiting calls whose share is remembered, beyond those that have some.
+constexpr size_t kIdleClients = 64;
+
+}  // namespace
+
+LaneKey::LaneKey(const Call& call) : step(call.step), output_type(call.output_type) {
+  for (const auto& shard : call.shards) shards.push_back(shard.get());
+}
+
+Waiting* Lane::Add(std::shared_ptr<Call> call, absl::Time submitted, uint64_t seq) {
+  Waiting* node = nullptr;
+  if (free_nodes_.empty()) {
+    node = &nodes_.emplace_back();
+  } else {
+    node = free_nodes_.back();
+    free_nodes_.pop_back();
+  }
+  std::unique_ptr<LaneClient>& client = by_name_[call->client];
+  if (client == nullptr) client = std::make_unique<LaneClient>();
+  rows_[static_cast<size_t>(call->policy)] += call->rows;
+  *node = Waiting{.call = std::move(call),
+                  .submitted = submitted,
+                  .seq = seq,
+                  .lane = this,
+                  .client = client.get()};
+  arrivals_.Push(node);
+  deadlines_.Push(node);
+  client->calls.push_back(node);
+  if (client->calls.size() == 1) {
+    client->served = std::max(client->served, served_now_);
+    clients_.Push(client.get());
+  }
+  return node;
+}
+
+TakenCall Lane::Remove(Waiting* waiting) {
+  LaneClient& client = *waiting->client;
+  if (client.calls.size() == 1) clients_.Remove(&client);  // while its front still gives its order
+  if (client.calls.front() == waiting) {
+    client.calls.pop_front();
+  } else {
+    client.calls.erase(std::find(client.calls.begin(), client.calls.end(), waiting));
+  }
+  if (client.calls.empty()) {
+    DropIdleClients();
+  } else {
+    clients_.Update(&client);
+  }
+  arrivals_.Remove(waiting);
+  deadlines_.Remove(waiting);
+  rows_[static_cast<size_t>(waiting->call->policy)] -= waiting->call->rows;
+  TakenCall taken{std::move(waiting->call), waiting->submitted};
+  free_nodes_.push_back(waiting);
+  return taken;
+}
+
+bool Lane::Take(int64_t max_rows, absl::FunctionRef<bool(const Call&, const Call&)> may_join,
+                std::vector<TakenCall>& out) {
+  const std::shared_ptr<Call> first_call = first()->call;
+  served_now_ = std::max(served_now_, clients_.top()->served);
+  int64_t rows = 0;
+  bool full = false;
+  while (!clients_.empty() && rows < max_rows) {
+    LaneClient* const client = clients_.top();
+    Waiting* const next = client->calls.front();
+    const Call& call = *next->call;
+    const bool joins = &call == first_call.get() || may_join(*first_call, call);
+    const bool fits = &call == first_call.get() || rows + call.rows <= max_rows;
+    if (!joins || !fits) {
+      full |= joins;
+      clients_.Remove(client);
+      skipped_.push_back(client);
+      continue;
+    }
+    rows += call.rows;
+    client->served += call.rows;
+    out.push_back(Remove(next));
+  }
+  for (LaneClient* client : skipped_) clients_.Push(client);
+  skipped_.clear();
+  return full || rows >= max_rows;
+}
+
+const Lane::Classes& Lane::ClassesFor(Policy policy, const LeverSnapshot& levers) {
+  const size_t index = static_cast<size_t>(policy);
+  if (classes_epoch_[index] == levers.epoch) return classes_[index];
+  const Call& call = *oldest()->call;
+  classes_[index].clear();
+  for (const auto& shard : call.shards) {
+    const LadderQuery query{.format = shard->format(),
+                            .family = shard->family,
+                            .step = call.step,
+                            .policy = policy,
+                            .device_caps = shard->backend->device().caps};
+    classes_[index].push_back(AllowedClasses(shard->backend->ladder(), query, levers.levers));
+  }
+  classes_epoch_[index] = levers.epoch;
+  return classes_[index];
+}
+
+void Lane::Reset() {
+  by_name_.clear();
+  served_now_ = 0;
+  classes_epoch_.fill(0);
+  last_run = absl::InfinitePast();
+  last_turn = 0;
+  held_epoch = 0;
+}
+
+void Lane::DropIdleClients() {
+  if (by_name_.size() <= clients_.size() + skipped_.size() + kIdleClients) return;
+  absl::erase_if(by_name_, [](const auto& entry) { return entry.second->calls.empty(); });
+}
+
+}  // namespace fulcrum

@@ -1,0 +1,389 @@
+// Admission, the choice of the next batch, and the slot threads. One lock guards what waits; it is
+// never held while a call is gathered, launched or completed. See scheduler.h.
+// SPDX-License-Identifier: Apache-2.0
+#include "scheduler/scheduler.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cassert>
+#include <optional>
+#include <thread>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/str_format.h"
+#include "absl/synchronization/mutex.h"
+#include "scheduler/device_queue.h"
+#include "scheduler/executor.h"
+
+namespace fulcrum {
+namespace {
+
+// A call that leaves without having run.
+struct Refused {
+  TakenCall taken;
+  absl::Status status;
+  std::optional<RejectReason> reason;
+};
+
+absl::Status Expired(absl::Duration waited) {
+  return absl::DeadlineExceededError(
+      absl::StrFormat("deadline passed in stage queue after %s; the call did not run",
+                      absl::FormatDuration(waited)));
+}
+
+absl::Status DeviceLost(const Backend& backend) {
+  return absl::UnavailableError(absl::StrFormat(
+      "device %s failed and takes no more launches; call another node", backend.device().id));
+}
+
+}  // namespace
+
+class Scheduler::Impl {
+ public:
+  Impl(std::vector<Backend*> backends, LeverStore& levers, Observer& observer, Auditor* auditor,
+       const Clock& clock, SchedulerOptions options);
+  ~Impl();
+
+  absl::Status Submit(std::shared_ptr<Call>& call);
+  void Cancel(const Call* call);
+  void Drain(absl::Duration patience);
+  void SetPaused(bool paused);
+  int64_t queued_rows() const { return queued_rows_.load(); }
+  int64_t inflight_calls() const {
+    absl::MutexLock lock(&mu_);
+    return inflight_;
+  }
+
+ private:
+  struct Device {
+    explicit Device(Backend& b) : backend(b) {}
+    Backend& backend;
+    absl::CondVar work;  // signalled when a free slot should look again
+    DeviceQueue queue;   // guarded by mu_
+  };
+
+  void SlotLoop(Device& device, Executor& executor);
+  void ExpiryLoop();
+  // Blocks until there is something to run; false when the slot should end.
+  bool NextBatch(Device& device, Batch& batch);
+  // Refuses what can no longer run on the device, appending to `refused`.
+  void Sweep(Device& device, absl::Time now, std::vector<Refused>& refused)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void Refuse(Device& device, Waiting* waiting, absl::Status status,
+              std::optional<RejectReason> reason, std::vector<Refused>& refused)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // A call stops waiting: out of the index and the sums.
+  void Unlist(const Call& call) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  // Completes refused calls, then counts down `busy_`, which the caller had raised.
+  void Complete(std::vector<Refused>& refused) ABSL_LOCKS_EXCLUDED(mu_);
+  void EndBusy() ABSL_LOCKS_EXCLUDED(mu_);
+  void ReportQueue() ABSL_LOCKS_EXCLUDED(mu_);
+  bool Idle() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return inflight_ == 0 && busy_ == 0; }
+
+  LeverStore& levers_;
+  Observer& observer_;
+  const Clock& clock_;
+  const SchedulerOptions options_;
+  absl::flat_hash_map<const Backend*, std::unique_ptr<Device>>
+      devices_;  // fixed when threads start
+
+  mutable absl::Mutex mu_;
+  absl::flat_hash_map<const Call*, Waiting*> waiting_ ABSL_GUARDED_BY(mu_);
+  uint64_t next_seq_ ABSL_GUARDED_BY(mu_) = 1;
+  int64_t inflight_ ABSL_GUARDED_BY(mu_) = 0;  // submitted and not yet handed to Complete
+  int64_t busy_ ABSL_GUARDED_BY(mu_) = 0;      // threads that run a batch or complete calls
+  bool draining_ ABSL_GUARDED_BY(mu_) = false;
+  bool paused_ ABSL_GUARDED_BY(mu_) = false;
+  bool stopping_ ABSL_GUARDED_BY(mu_) = false;
+  absl::CondVar idle_;    // signalled when Idle() becomes true
+  absl::CondVar expiry_;  // signalled when a deadline comes before the expiry thread's alarm
+  absl::Time alarm_ ABSL_GUARDED_BY(mu_) = absl::InfiniteFuture();
+
+  // Written under mu_, read anywhere.
+  std::atomic<int64_t> queued_rows_{0};
+  std::atomic<int64_t> queued_bytes_{0};
+  std::atomic<int64_t> unreported_{0};  // changes that OnQueue was not told of
+
+  std::vector<std::unique_ptr<Executor>> executors_;
+  std::vector<std::thread> threads_;
+  std::shared_ptr<LeverStore::Subscription> lever_changes_;
+};
+
+Scheduler::Impl::Impl(std::vector<Backend*> backends, LeverStore& levers, Observer& observer,
+                      Auditor* auditor, const Clock& clock, SchedulerOptions options)
+    : levers_(levers), observer_(observer), clock_(clock), options_(options) {
+  for (Backend* backend : backends) devices_[backend] = std::make_unique<Device>(*backend);
+  for (const auto& [backend, device] : devices_) {
+    const int slots =
+        options_.slots_per_device > 0 ? options_.slots_per_device : backend->preferred_slots();
+    for (int i = 0; i < std::max(slots, 1); ++i) {
+      executors_.push_back(std::make_unique<Executor>(device->backend, observer, auditor, clock));
+      threads_.emplace_back(
+          [this, d = device.get(), e = executors_.back().get()] { SlotLoop(*d, *e); });
+    }
+  }
+  threads_.emplace_back([this] { ExpiryLoop(); });
+  lever_changes_ = levers_.Subscribe([this](const LeverEvent&) {
+    absl::MutexLock lock(&mu_);
+    for (const auto& [backend, device] : devices_) device->work.SignalAll();
+  });
+}
+
+Scheduler::Impl::~Impl() {
+  Drain(absl::ZeroDuration());
+  lever_changes_.reset();
+  {
+    absl::MutexLock lock(&mu_);
+    stopping_ = true;
+    for (const auto& [backend, device] : devices_) device->work.SignalAll();
+    expiry_.SignalAll();
+  }
+  for (std::thread& thread : threads_) thread.join();
+}
+
+absl::Status Scheduler::Impl::Submit(std::shared_ptr<Call>& call) {
+  assert(call != nullptr && !call->shards.empty() && call->rows > 0);
+  const auto it = devices_.find(call->shards.front()->backend);
+  if (it == devices_.end()) {
+    return absl::InternalError(absl::StrFormat("shard %s is on a device that is not scheduled",
+                                               call->shards.front()->name));
+  }
+  Device& device = *it->second;
+  if (!device.backend.healthy()) return DeviceLost(device.backend);
+  absl::Status refusal;
+  RejectReason reason = RejectReason::kDraining;
+  {
+    absl::MutexLock lock(&mu_);
+    const absl::Time now = clock_.Now();
+    const int64_t rows = queued_rows_.load(std::memory_order_relaxed);
+    const int64_t bytes = queued_bytes_.load(std::memory_order_relaxed);
+    if (draining_) {
+      refusal = absl::UnavailableError("the node is draining; call another node");
+    } else if (call->deadline <= now) {
+      reason = RejectReason::kExpired;
+      refusal = Expired(absl::ZeroDuration());
+    } else if (rows + call->rows > options_.max_queue_rows) {
+      reason = RejectReason::kQueueRows;
+      refusal = absl::ResourceExhaustedError(absl::StrFormat(
+          "queue is full: %d rows wait, the call has %d, the limit is %d; retry later", rows,
+          call->rows, options_.max_queue_rows));
+    } else if (bytes + call->payload_bytes > options_.max_queue_bytes) {
+      reason = RejectReason::kQueueBytes;
+      refusal = absl::ResourceExhaustedError(absl::StrFormat(
+          "queue is full: %d payload bytes wait, the call has %d, the limit is %d; retry later",
+          bytes, call->payload_bytes, options_.max_queue_bytes));
+    } else {
+      const Call& c = *call;
+      queued_rows_.store(rows + c.rows, std::memory_order_relaxed);
+      queued_bytes_.store(bytes + c.payload_bytes, std::memory_order_relaxed);
+      ++inflight_;
+      if (c.deadline < alarm_) expiry_.Signal();
+      waiting_[&c] = device.queue.Add(std::move(call), now, next_seq_++);
+      call = nullptr;
+      device.work.Signal();
+    }
+  }
+  if (!refusal.ok()) {
+    observer_.OnReject(reason);
+    return refusal;
+  }
+  ReportQueue();
+  return absl::OkStatus();
+}
+
+void Scheduler::Impl::Cancel(const Call* call) {
+  std::vector<Refused> refused;
+  {
+    absl::MutexLock lock(&mu_);
+    const auto it = waiting_.find(call);
+    if (it == waiting_.end()) return;
+    Device& device = *devices_.at(call->shards.front()->backend);
+    Refuse(device, it->second, absl::CancelledError("the caller cancelled in stage queue"),
+           RejectReason::kCancelled, refused);
+    ++busy_;
+  }
+  Complete(refused);
+}
+
+void Scheduler::Impl::Drain(absl::Duration patience) {
+  std::vector<Refused> refused;
+  {
+    absl::MutexLock lock(&mu_);
+    draining_ = true;
+    for (const auto& [backend, device] : devices_) device->work.SignalAll();
+    const absl::Time until = clock_.Now() + patience;
+    while (!Idle() && clock_.Now() < until) clock_.Wait(mu_, idle_, until);
+    for (const auto& [backend, device] : devices_) {
+      while (!device->queue.empty()) {
+        Refuse(*device, device->queue.MostUrgent(),
+               absl::UnavailableError("the node drained before the call ran; call another node"),
+               RejectReason::kDraining, refused);
+      }
+    }
+    ++busy_;
+  }
+  Complete(refused);
+  absl::MutexLock lock(&mu_);
+  while (!Idle()) idle_.Wait(&mu_);
+}
+
+void Scheduler::Impl::SetPaused(bool paused) {
+  absl::MutexLock lock(&mu_);
+  paused_ = paused;
+  for (const auto& [backend, device] : devices_) device->work.SignalAll();
+}
+
+void Scheduler::Impl::Unlist(const Call& call) {
+  waiting_.erase(&call);
+  queued_rows_.store(queued_rows_.load(std::memory_order_relaxed) - call.rows,
+                     std::memory_order_relaxed);
+  queued_bytes_.store(queued_bytes_.load(std::memory_order_relaxed) - call.payload_bytes,
+                      std::memory_order_relaxed);
+}
+
+void Scheduler::Impl::Refuse(Device& device, Waiting* waiting, absl::Status status,
+                             std::optional<RejectReason> reason, std::vector<Refused>& refused) {
+  TakenCall taken = device.queue.Remove(waiting);
+  Unlist(*taken.call);
+  --inflight_;
+  refused.push_back({std::move(taken), std::move(status), reason});
+}
+
+void Scheduler::Impl::Sweep(Device& device, absl::Time now, std::vector<Refused>& refused) {
+  const bool lost = !device.queue.empty() && !device.backend.healthy();
+  for (Waiting* next = device.queue.MostUrgent(); next != nullptr;
+       next = device.queue.MostUrgent()) {
+    if (next->call->deadline <= now) {
+      Refuse(device, next, Expired(now - next->submitted), RejectReason::kExpired, refused);
+    } else if (lost) {
+      Refuse(device, next, DeviceLost(device.backend), std::nullopt, refused);
+    } else {
+      return;
+    }
+  }
+}
+
+void Scheduler::Impl::Complete(std::vector<Refused>& refused) {
+  ReportQueue();
+  const absl::Time now = clock_.Now();
+  for (Refused& one : refused) {
+    if (one.reason.has_value()) observer_.OnReject(*one.reason);
+    CallResult result;
+    result.status = std::move(one.status);
+    result.provenance.stages[static_cast<size_t>(Stage::kQueue)] =
+        absl::ToDoubleSeconds(now - one.taken.submitted);
+    one.taken.call->Complete(result);
+    one.taken.call.reset();
+  }
+  refused.clear();
+  EndBusy();
+}
+
+void Scheduler::Impl::EndBusy() {
+  absl::MutexLock lock(&mu_);
+  --busy_;
+  if (Idle()) idle_.SignalAll();
+}
+
+// One thread at a time tells the observer, always of the latest sums, and goes on while others
+// change them: without a lock the last call still carries the last values.
+void Scheduler::Impl::ReportQueue() {
+  int64_t seen = unreported_.fetch_add(1) + 1;
+  if (seen != 1) return;
+  do {
+    observer_.OnQueue(queued_rows_.load(), queued_bytes_.load());
+  } while (!unreported_.compare_exchange_strong(seen, 0));
+}
+
+bool Scheduler::Impl::NextBatch(Device& device, Batch& batch) {
+  std::vector<Refused> refused;
+  for (;;) {
+    {
+      absl::MutexLock lock(&mu_);
+      for (;;) {
+        if (stopping_) return false;
+        absl::Time look_again = absl::InfiniteFuture();
+        const absl::Time now = clock_.Now();
+        Sweep(device, now, refused);
+        if (refused.empty() && !paused_) {
+          const LeverView view{.live = levers_.Snapshot()};
+          look_again = device.queue.Pick(view, now,
+                                         {.max_prefill_rows = options_.max_prefill_rows,
+                                          .max_lane_wait = options_.max_lane_wait,
+                                          .draining = draining_},
+                                         batch);
+        }
+        if (!batch.calls.empty() || !refused.empty()) break;
+        clock_.Wait(mu_, device.work, look_again);
+      }
+      for (const TakenCall& taken : batch.calls) Unlist(*taken.call);
+      ++busy_;
+      // What is left may suit another free slot.
+      if (!device.queue.empty()) device.work.Signal();
+    }
+    if (!batch.calls.empty()) {
+      ReportQueue();
+      return true;
+    }
+    Complete(refused);
+  }
+}
+
+void Scheduler::Impl::SlotLoop(Device& device, Executor& executor) {
+  Batch batch;
+  while (NextBatch(device, batch)) {
+    const absl::Status status = executor.Launch(batch);
+    {
+      absl::MutexLock lock(&mu_);
+      inflight_ -= static_cast<int64_t>(batch.calls.size());
+    }
+    executor.Reply(batch, status);
+    executor.Audit(batch, status);
+    batch.calls.clear();
+    batch.levers.reset();
+    EndBusy();
+  }
+}
+
+// Completes calls whose deadline passes while every slot is busy, so that they do not hold room in
+// the queue against calls that still can run.
+void Scheduler::Impl::ExpiryLoop() {
+  std::vector<Refused> refused;
+  for (;;) {
+    {
+      absl::MutexLock lock(&mu_);
+      for (;;) {
+        if (stopping_) return;
+        const absl::Time now = clock_.Now();
+        alarm_ = absl::InfiniteFuture();
+        for (const auto& [backend, device] : devices_) {
+          Sweep(*device, now, refused);
+          const Waiting* const next = device->queue.MostUrgent();
+          if (next != nullptr) alarm_ = std::min(alarm_, next->call->deadline);
+        }
+        if (!refused.empty()) break;
+        clock_.Wait(mu_, expiry_, alarm_);
+      }
+      ++busy_;
+    }
+    Complete(refused);
+  }
+}
+
+Scheduler::Scheduler(std::vector<Backend*> backends, LeverStore& levers, Observer& observer,
+                     Auditor* auditor, const Clock& clock, SchedulerOptions options)
+    : impl_(
+          std::make_unique<Impl>(std::move(backends), levers, observer, auditor, clock, options)) {}
+Scheduler::~Scheduler() = default;
+
+absl::Status Scheduler::Submit(std::shared_ptr<Call>& call) { return impl_->Submit(call); }
+void Scheduler::Cancel(const Call* call) { impl_->Cancel(call); }
+void Scheduler::Drain(absl::Duration patience) { impl_->Drain(patience); }
+void Scheduler::Pause() { impl_->SetPaused(true); }
+void Scheduler::Resume() { impl_->SetPaused(false); }
+int64_t Scheduler::queued_rows() const { return impl_->queued_rows(); }
+int64_t Scheduler::inflight_calls() const { return impl_->inflight_calls(); }
+
+}  // namespace fulcrum
