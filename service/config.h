@@ -25,7 +25,7 @@ struct TlsFiles {
   std::string key;          // PEM
   std::string client_ca;    // PEM; set = clients must present a certificate of this CA
   std::vector<std::string> allowed_clients;  // SAN or CN; empty = any client of the CA
-  std::vector<std::string> admin_clients;    // who may change levers and shards; empty = any allowed
+  std::vector<std::string> admin_clients;  // who may change levers and shards; empty = any allowed
   absl::Duration reload = absl::Seconds(10);
 
   bool enabled() const { return !certificate.empty(); }
@@ -95,8 +95,8 @@ struct Config {
   std::string log_level = "info";  // debug, info, warn, error
   bool log_calls = false;
 
-  // Where a field was set: "limits.max_queue_rows" -> "node.txtpb:12:3". What overrides a field sets
-  // its own place here ("--listen"), so that an error points at what has to be changed.
+  // Where a field was set: "limits.max_queue_rows" -> "node.txtpb:12:3". What overrides a field
+  // sets its own place here ("--listen"), so that an error points at what has to be changed.
   std::map<std::string, std::string> places;
 };
 

@@ -24,9 +24,9 @@ struct ProfileLever {
 std::span<const ProfileLever> ProfileTable();
 
 // `backend` is the name of the backend found ("cpu", "cuda"); `environment` is the process's, read
-// by main: spellings as in kernels/ladder/lever_aliases.h. Levers named in latched_levers, or in the
-// variable FULCRUM_LATCHED_LEVERS (names, comma-separated), keep the value that these sources give:
-// neither journal nor RPC changes them. Errors name the source, and the place or variable.
+// by main: spellings as in kernels/ladder/lever_aliases.h. Levers named in latched_levers, or in
+// the variable FULCRUM_LATCHED_LEVERS (names, comma-separated), keep the value that these sources
+// give: neither journal nor RPC changes them. Errors name the source, and the place or variable.
 absl::StatusOr<LeverSnapshot> BuildLevers(const Config& config, std::string_view backend,
                                           const std::map<std::string, std::string>& environment);
 

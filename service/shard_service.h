@@ -1,6 +1,6 @@
-// ShardService on the wire: lists, loads, replaces and unloads shards, explains the ladder, describes
-// the node. Checks and translates; the life of a shard is scheduler/shard_store.h's, files are
-// shard_loader.h's, the choice of an arm is kernels/ladder/ladder.h's.
+// ShardService on the wire: lists, loads, replaces and unloads shards, explains the ladder,
+// describes the node. Checks and translates; the life of a shard is scheduler/shard_store.h's,
+// files are shard_loader.h's, the choice of an arm is kernels/ladder/ladder.h's.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -23,7 +23,7 @@ namespace fulcrum::service {
 
 // What GetNodeInfo says of the node, apart from its devices.
 struct NodeFacts {
-  std::string node;     // instance id, new at every start
+  std::string node;  // instance id, new at every start
   std::string version;
   absl::Time started;
   Policy default_policy = Policy::kBatchInvariant;
@@ -35,8 +35,8 @@ inline constexpr int kMaxShardsPerCall = 16;  // as ProjectRequest.shards docume
 
 class ShardServiceImpl final : public v1::ShardService::CallbackService {
  public:
-  // All references outlive the service. Its destruction waits for loads that are running, so it comes
-  // after the server's shutdown.
+  // All references outlive the service. Its destruction waits for loads that are running, so it
+  // comes after the server's shutdown.
   ShardServiceImpl(ShardStore& store, const ShardLoader& loader, const LeverStore& levers,
                    std::vector<Backend*> backends, const Authorizer& authorizer, NodeFacts facts);
 

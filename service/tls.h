@@ -1,13 +1,15 @@
-// Server credentials from PEM files: none, TLS, or mutual TLS, re-read while the node runs. Who the
-// peer of a connection is, and what it may do, is authorization.h's.
+// The server's credentials: none, TLS or mutual TLS from PEM files that may change while the node
+// runs. Who the peer of a connection is, and what it may do, is authorization.h's.
+//
+// gRPC's own file watcher hands on whatever stands in the files, and a pair whose halves do not
+// match then refuses every new handshake. So it is pointed at a copy in anonymous memory instead,
+// which changes only to a pair that was read whole and checked: a bad new pair keeps the old one.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <functional>
 #include <memory>
-#include <string>
 
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "grpcpp/security/server_credentials.h"
@@ -15,27 +17,30 @@
 
 namespace fulcrum::service {
 
-// Contents of the files, checked: the key belongs to the first certificate of the chain, the CA file
-// holds at least one certificate. Never half of one pair and half of another.
-struct TlsMaterial {
-  std::string certificate, key, client_ca;
-  absl::Time expiry;  // of the first certificate of the chain
-
-  friend bool operator==(const TlsMaterial&, const TlsMaterial&) = default;
-};
-// INVALID_ARGUMENT or NOT_FOUND names the file and what is wrong with it; never prints a key.
-absl::StatusOr<TlsMaterial> ReadTlsMaterial(const TlsFiles& files);
-
-// Called when the files were looked at again and differ: OK with the new expiry, or why the new pair
-// was refused (the old one stays). On a connection's thread, at most once per `reload`.
+// Hears of a change of the files: OK with the new certificate's expiry, or why what is there now
+// was refused (the old pair stays). Once a change, on the reloading thread.
 using TlsReloadListener = std::function<void(const absl::StatusOr<absl::Time>& expiry)>;
 
-// Insecure credentials when the configuration has no TLS. Otherwise new handshakes see a changed
-// pair after at most `files.reload`; connections that are up keep the one they began with.
-absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> MakeServerCredentials(
-    const TlsFiles& files, TlsReloadListener on_reload = nullptr);
+// Outlives the server that uses its credentials.
+class ServerTls {
+ public:
+  // Insecure credentials when `files` names no certificate. A thread looks at the files again every
+  // files.reload; new handshakes see a good new pair at most a second later, connections that are
+  // up keep the one they began with. Errors are tls_material.h's.
+  static absl::StatusOr<std::unique_ptr<ServerTls>> Make(const TlsFiles& files,
+                                                         TlsReloadListener on_reload = nullptr);
+  ~ServerTls();
 
-// When the certificate now in the file ends; for a gauge.
-absl::StatusOr<absl::Time> CertificateExpiry(const std::string& certificate_path);
+  std::shared_ptr<grpc::ServerCredentials> credentials() const;
+  // When the certificate being served ends, for a gauge; InfiniteFuture without TLS.
+  absl::Time expiry() const;
+  // Looks at the files now. True when a new pair was taken.
+  bool Reload();
+
+ private:
+  class Impl;
+  explicit ServerTls(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;  // null without TLS
+};
 
 }  // namespace fulcrum::service

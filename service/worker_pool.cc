@@ -1,0 +1,45 @@
+// Threads over one bounded queue.
+// SPDX-License-Identifier: Apache-2.0
+#include "service/worker_pool.h"
+
+#include <utility>
+
+namespace fulcrum::service {
+
+WorkerPool::WorkerPool(int threads, size_t max_waiting) : max_waiting_(max_waiting) {
+  for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { Loop(); });
+}
+
+WorkerPool::~WorkerPool() {
+  {
+    absl::MutexLock lock(&mu_);
+    stopping_ = true;
+  }
+  for (std::thread& thread : threads_) thread.join();
+}
+
+bool WorkerPool::Run(std::function<void()> work) {
+  absl::MutexLock lock(&mu_);
+  if (stopping_ || waiting_.size() >= max_waiting_) return false;
+  waiting_.push_back(std::move(work));
+  return true;
+}
+
+void WorkerPool::Loop() {
+  while (true) {
+    std::function<void()> work;
+    {
+      absl::MutexLock lock(&mu_);
+      const auto ready = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+        return stopping_ || !waiting_.empty();
+      };
+      mu_.Await(absl::Condition(&ready));
+      if (waiting_.empty()) return;  // stopping, and nothing is left
+      work = std::move(waiting_.front());
+      waiting_.pop_front();
+    }
+    work();
+  }
+}
+
+}  // namespace fulcrum::service
