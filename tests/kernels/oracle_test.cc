@@ -130,12 +130,12 @@ constexpr Class kClasses[] = {{"exact", ExactDot, RestatedExact},
                               {"mma", MmaDot, RestatedMma},
                               {"blockfold", BlockfoldDot, RestatedBlockfold}};
 
-class Restatement : public ::testing::TestWithParam<int64_t> {};
-INSTANTIATE_TEST_SUITE_P(K, Restatement,
+class OracleRestated : public ::testing::TestWithParam<int64_t> {};
+INSTANTIATE_TEST_SUITE_P(K, OracleRestated,
                          ::testing::Values(1, 8, 15, 16, 17, 127, 128, 129, 2176, 2177, 2560, 5120,
                                            6144, 17408));
 
-TEST_P(Restatement, HasTheOraclesBits) {
+TEST_P(OracleRestated, HasTheOraclesBits) {
   const int64_t k = GetParam();
   for (const WeightKind wk : test::kAllWeightKinds) {
     for (const ActivationKind xk : test::kAllActivationKinds) {
@@ -154,11 +154,11 @@ TEST_P(Restatement, HasTheOraclesBits) {
   }
 }
 
-class Q2Restatement : public ::testing::TestWithParam<int64_t> {};
-INSTANTIATE_TEST_SUITE_P(K, Q2Restatement,
+class OracleQ2Restated : public ::testing::TestWithParam<int64_t> {};
+INSTANTIATE_TEST_SUITE_P(K, OracleQ2Restated,
                          ::testing::Values(128, 256, 1024, 2560, 4096, 4224, 5120, 6144, 17408));
 
-TEST_P(Q2Restatement, HasTheOraclesBits) {
+TEST_P(OracleQ2Restated, HasTheOraclesBits) {
   const int64_t k = GetParam();
   for (const int block : {64, 128}) {
     for (const WeightKind wk : test::kAllWeightKinds) {
@@ -250,38 +250,40 @@ TEST(ReferenceProduct, NonFiniteWeightsGiveIeeeResults) {
 }
 
 // One-hot activations, each k once, with power-of-two scales: every class gives the weight itself.
-class ExactProbe : public ::testing::TestWithParam<int64_t> {};
-INSTANTIATE_TEST_SUITE_P(K, ExactProbe, ::testing::Values(1, 16, 127, 129, 300));
+class OracleProbe : public ::testing::TestWithParam<int64_t> {};
+INSTANTIATE_TEST_SUITE_P(K, OracleProbe, ::testing::Values(1, 16, 127, 129, 300));
 
-TEST_P(ExactProbe, OneHotActivationsReadEveryWeight) {
+TEST_P(OracleProbe, OneHotActivationsReadEveryWeight) {
   const int64_t n = 130, k = GetParam();
   for (const WeightKind kind : test::kAllWeightKinds) {
     test::MemoryWeight fp8 = test::RandomFp8(n, k, kind, 7);
     test::MakeScalesPowersOfTwo(fp8.mutable_scales());
-    test::MemoryWeight bf16 = test::RandomBf16(n, k, kind, 8);
-    for (const float value : {1.0f, -0x1p-3f, 0x1p20f}) {
-      const auto x = test::OneHotActivations(k, value);
-      for (const test::MemoryWeight* weight : {&fp8, &bf16}) {
-        for (const NumericsClass c : kOracleClasses) {
-          const std::vector<float> out = Product(c, *weight, x, static_cast<int>(k));
-          for (int64_t row = 0; row < n; ++row) {
-            const std::vector<uint16_t> w = test::RowAsBf16(*weight, row);
-            for (int64_t i = 0; i < k; ++i) {
-              const float scale = weight->scales().empty()
-                                      ? 1.0f
-                                      : weight->scales()[row / 128 * ((k + 127) / 128) + i / 128];
-              ASSERT_EQ(Bits(out[i * n + row]), Bits(Bf16ToF32(w[i]) * scale * value + 0.0f))
-                  << weight->origin() << " " << Name(c) << " at " << row << ", " << i;
-            }
-          }
+    const test::MemoryWeight bf16 = test::RandomBf16(n, k, kind, 8);
+    const float value = -0x1p-3f;
+    const auto x = test::OneHotActivations(k, value);
+    for (const int64_t row : {0, 127, 128, 129}) {  // both rows of the scale grid
+      const auto check = [&](const test::MemoryWeight& weight, NumericsClass c) {
+        std::vector<float> out(k);
+        ASSERT_TRUE(ReferenceProduct(c, weight, row, 1, x, static_cast<int>(k), out).ok());
+        const std::vector<uint16_t> w = test::RowAsBf16(weight, row);
+        for (int64_t i = 0; i < k; ++i) {
+          const float scale = weight.scales().empty()
+                                  ? 1.0f
+                                  : weight.scales()[row / 128 * ((k + 127) / 128) + i / 128];
+          ASSERT_EQ(Bits(out[i]), Bits(Bf16ToF32(w[i]) * scale * value + 0.0f))
+              << weight.origin() << " " << Name(c) << " at " << row << ", " << i;
         }
+      };
+      for (const NumericsClass c : kOracleClasses) {
+        check(fp8, c);
+        check(bf16, c);
       }
     }
   }
 }
 
 // 127 * 2^e quantises without loss: q = 127, scale 2^e.
-TEST(ExactProbe, OneHotActivationsReadEveryQ2Weight) {
+TEST(OracleQ2Probe, OneHotActivationsReadEveryQ2Weight) {
   const int64_t n = 5, k = 384;
   for (const int block : {64, 128}) {
     for (const WeightKind kind : test::kAllWeightKinds) {
@@ -293,7 +295,8 @@ TEST(ExactProbe, OneHotActivationsReadEveryQ2Weight) {
         const int64_t row_bytes = weight.spec().row_bytes();
         DecodeQ2Row(weight.rows().subspan(row * row_bytes, row_bytes), block, decoded);
         for (int64_t i = 0; i < k; ++i) {
-          ASSERT_EQ(Bits(out[i * n + row]), Bits(decoded[i] * 127 * 0x1p-4f + 0.0f)) << row << i;
+          ASSERT_EQ(Bits(out[i * n + row]), Bits(decoded[i] * 127 * 0x1p-4f + 0.0f))
+              << row << ", " << i;
         }
       }
     }

@@ -27,7 +27,7 @@ uint32_t Bits(float v) { return std::bit_cast<uint32_t>(v); }
 
 // ---- Segments ----
 
-TEST(Segments, AreTheLeastPowerOfTwoWithAtMost17Blocks) {
+TEST(OrderSegments, AreTheLeastPowerOfTwoWithAtMost17Blocks) {
   for (int64_t k = 1; k <= 40000; k += k < 5000 ? 1 : 61) {
     const int64_t blocks = (k + 127) / 128;
     int64_t s = 1;
@@ -55,7 +55,7 @@ float SumOf(DotFn dot, int64_t k, const std::map<int64_t, float>& terms) {
   return dot(ones, {}, x);
 }
 
-TEST(ByHand, ExactLanesAreFoursOfEverySixteen) {
+TEST(OrderByHand, ExactLanesAreFoursOfEverySixteen) {
   // One lane adds in ascending k: B + 1 + 1 - B loses both ones.
   EXPECT_EQ(SumOf(ExactDot, 32, {{0, kB}, {1, 1}, {2, 1}, {3, -kB}}), 0);
   EXPECT_EQ(SumOf(ExactDot, 32, {{3, kB}, {16, 1}, {17, 1}, {19, -kB}}), 0);
@@ -63,13 +63,13 @@ TEST(ByHand, ExactLanesAreFoursOfEverySixteen) {
   EXPECT_EQ(SumOf(ExactDot, 32, {{0, kB}, {4, 1}, {20, 1}, {3, -kB}}), 2);
 }
 
-TEST(ByHand, ExactLanesAreAddedZeroTwoThenOneThree) {
+TEST(OrderByHand, ExactLanesAreAddedZeroTwoThenOneThree) {
   EXPECT_EQ(SumOf(ExactDot, 16, {{0, kB}, {8, -kB}, {4, 1}, {12, 1}}), 2);  // (B - B) + (1 + 1)
   EXPECT_EQ(SumOf(ExactDot, 16, {{0, kB}, {4, -kB}, {8, 1}, {12, 1}}), 1);  // B + (1 - B)
   EXPECT_EQ(SumOf(ExactDot, 16, {{0, kB}, {12, -kB}, {4, 1}, {8, 1}}), 1);
 }
 
-TEST(ByHand, ExactFoldsTheScaleIntoTheActivation) {
+TEST(OrderByHand, ExactFoldsTheScaleIntoTheActivation) {
   // x * scale rounds to BF16's neighbour in F32 before the weight is applied: (1 + 2^-23 * 1.5)
   // * 3.
   const uint16_t three[] = {F32ToBf16(3)}, x[] = {F32ToBf16(1.5f)};
@@ -80,7 +80,7 @@ TEST(ByHand, ExactFoldsTheScaleIntoTheActivation) {
   EXPECT_NE(ExactDot(three, scale, x), MmaDot(three, scale, x));  // there the scale comes last
 }
 
-TEST(ByHand, SegmentSumsAreAddedInAscendingOrder) {
+TEST(OrderByHand, SegmentSumsAreAddedInAscendingOrder) {
   // K = 5120: segments of 10 blocks, so one term in each is a segment sum.
   constexpr int64_t kSegment = 1280;
   for (const DotFn dot : {ExactDot, MmaDot, BlockfoldDot}) {
@@ -98,19 +98,19 @@ TEST(ByHand, SegmentSumsAreAddedInAscendingOrder) {
   }
 }
 
-TEST(ByHand, BlocksAreFoldedInAscendingOrder) {
+TEST(OrderByHand, BlocksAreFoldedInAscendingOrder) {
   for (const DotFn dot : {MmaDot, BlockfoldDot}) {
     EXPECT_EQ(SumOf(dot, 512, {{0, kB}, {128, 1}, {256, 1}, {384, -kB}}), 0);
     EXPECT_EQ(SumOf(dot, 512, {{0, 1}, {128, 1}, {256, kB}, {384, -kB}}), 2);
   }
 }
 
-TEST(ByHand, BlockfoldTakesTheOddOfAPairFirst) {
+TEST(OrderByHand, BlockfoldTakesTheOddOfAPairFirst) {
   EXPECT_EQ(SumOf(BlockfoldDot, 4, {{1, 1}, {0, kB}, {3, 1}, {2, -kB}}), 0);
   EXPECT_EQ(SumOf(BlockfoldDot, 4, {{0, 1}, {1, kB}, {2, 1}, {3, -kB}}), 1);
 }
 
-TEST(ByHand, MmaStepsAreSixteenWideAndCutAt25Bits) {
+TEST(OrderByHand, MmaStepsAreSixteenWideAndCutAt25Bits) {
   // Within a step the terms are cut 25 bits below the largest, then added exactly, so ones survive
   // beside B; a step later each would have been lost in the accumulator's 24 bits.
   EXPECT_EQ(SumOf(MmaDot, 16, {{0, kB}, {1, 1}, {2, 1}, {15, -kB}}), 2);
@@ -118,7 +118,7 @@ TEST(ByHand, MmaStepsAreSixteenWideAndCutAt25Bits) {
   EXPECT_EQ(SumOf(MmaDot, 32, {{0, kB}, {16, 1}, {31, -kB}}), 1);
 }
 
-TEST(ByHand, MmaFoldsTheScaleOnceABlock) {
+TEST(OrderByHand, MmaFoldsTheScaleOnceABlock) {
   // inner = 3, scale = 1 + 2^-23: one rounding of the product, beside an outer that is exact.
   std::vector<uint16_t> w(256, F32ToBf16(1)), x(256, 0);
   x[0] = F32ToBf16(3);
@@ -130,7 +130,7 @@ TEST(ByHand, MmaFoldsTheScaleOnceABlock) {
   }
 }
 
-TEST(ByHand, Q2ThreadsLanesAndButterfly) {
+TEST(OrderByHand, Q2ThreadsLanesAndButterfly) {
   // d = 1, code 2, x = 127 e: a chunk's term is 127 e. Chunk c is thread c % 128. 127 is less than
   // half of the last bit of 127 * 2^26.
   constexpr float kBig = 0x1p26f;
@@ -186,30 +186,30 @@ int RowsChanged(DotFn dot, Permutation permutation) {
   return changed;
 }
 
-TEST(Permuting, WithinAnExactLaneChangesBits) {
+TEST(OrderPermuting, WithinAnExactLaneChangesBits) {
   EXPECT_GT(RowsChanged(ExactDot, [](int i) { return i ^ 1; }), 10);  // inside a four
   EXPECT_GT(RowsChanged(ExactDot, [](int i) { return (i + 16) % kPermutedK; }),
             10);  // whole sixteens
 }
 
-TEST(Permuting, AcrossExactLanesChangesBitsUnlessTheSumIsSymmetric) {
+TEST(OrderPermuting, AcrossExactLanesChangesBitsUnlessTheSumIsSymmetric) {
   EXPECT_EQ(RowsChanged(ExactDot, [](int i) { return i ^ 8; }), 0);  // a0 + a2 = a2 + a0
   EXPECT_EQ(RowsChanged(ExactDot, [](int i) { return i ^ 4; }), 0);  // both pairs swap
   const auto swap_0_and_1 = [](int i) { return i % 16 < 8 ? i ^ 4 : i; };
   EXPECT_GT(RowsChanged(ExactDot, swap_0_and_1), 10);
 }
 
-TEST(Permuting, WithinAMmaStepChangesNothingAndAcrossStepsDoes) {
+TEST(OrderPermuting, WithinAMmaStepChangesNothingAndAcrossStepsDoes) {
   EXPECT_EQ(RowsChanged(MmaDot, [](int i) { return i ^ 15; }), 0);
   EXPECT_GT(RowsChanged(MmaDot, [](int i) { return i ^ 16; }), 10);
 }
 
-TEST(Permuting, ABlockfoldPairChangesBits) {
+TEST(OrderPermuting, ABlockfoldPairChangesBits) {
   EXPECT_GT(RowsChanged(BlockfoldDot, [](int i) { return i ^ 1; }), 10);
 }
 
 // Zeros of every kind appended to K, as far as the segments stay the same.
-TEST(ZeroPadding, ChangesNoBit) {
+TEST(OrderZeroPadding, ChangesNoBit) {
   const std::pair<int64_t, int64_t> cases[] = {{1, 2},       {1, 128},      {1, 2176},
                                                {100, 129},   {127, 128},    {129, 1000},
                                                {5000, 5120}, {17290, 17408}};
@@ -238,7 +238,7 @@ TEST(ZeroPadding, ChangesNoBit) {
   }
 }
 
-TEST(ZeroPadding, ChangesNoBitOfQ2) {
+TEST(OrderZeroPadding, ChangesNoBitOfQ2) {
   for (const auto& [k, padded_k] : {std::pair<int64_t, int64_t>{64, 128},
                                     {64, 8192},
                                     {2560, 4096},
@@ -260,7 +260,7 @@ TEST(ZeroPadding, ChangesNoBitOfQ2) {
 
 // A negative result too small for F32 rounds to -0 on the way, and is stored as +0 in every class,
 // padded or not.
-TEST(NegativeZero, IsStoredAsPositiveZero) {
+TEST(OrderNegativeZero, IsStoredAsPositiveZero) {
   const std::vector<uint16_t> w = {E4m3ToBf16(0x81)}, x = {1};  // -2^-9 and 2^-133
   const std::vector<float> scale = {0x1p-16f};
   ASSERT_TRUE(std::signbit(std::fma(Bf16ToF32(w[0]), Bf16ToF32(x[0]) * scale[0], 0.0f)));
@@ -271,7 +271,7 @@ TEST(NegativeZero, IsStoredAsPositiveZero) {
   }
 }
 
-TEST(NegativeZero, IsStoredAsPositiveZeroInQ2) {
+TEST(OrderNegativeZero, IsStoredAsPositiveZeroInQ2) {
   // d = -2^-24; the chunk's sum is 127, d8 the least scale there is.
   std::vector<std::byte> row(18, std::byte{0x55});
   row[0] = std::byte{0x01};

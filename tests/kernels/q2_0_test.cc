@@ -33,10 +33,10 @@ TEST(Q2Block, SizesAreThoseOfTheTwoVariants) {
   EXPECT_EQ(Q2BlockBytes(128), 34);
 }
 
-class Q2ReferenceFile : public ::testing::TestWithParam<test::ReferenceFile> {};
-INSTANTIATE_TEST_SUITE_P(Files, Q2ReferenceFile, ::testing::ValuesIn(test::kQ2Files));
+class Q2DecodedFile : public ::testing::TestWithParam<test::ReferenceFile> {};
+INSTANTIATE_TEST_SUITE_P(Files, Q2DecodedFile, ::testing::ValuesIn(test::kQ2Files));
 
-TEST_P(Q2ReferenceFile, DecodesToTheSameBits) {
+TEST_P(Q2DecodedFile, DecodesToTheSameBits) {
   const test::ReferenceFile& file = GetParam();
   const test::MemoryWeight weight = test::Load(file);
   const auto expected = test::ReadValues<uint32_t>(std::string(file.stem) + ".dequant.f32");

@@ -62,15 +62,15 @@ int Mismatches(const CardOutputs& card, const StepFn& step) {
   return wrong;
 }
 
-class CardFile : public ::testing::TestWithParam<std::tuple<int, int>> {};
-INSTANTIATE_TEST_SUITE_P(Sm90, CardFile,
+class TensorCoreCardFile : public ::testing::TestWithParam<std::tuple<int, int>> {};
+INSTANTIATE_TEST_SUITE_P(Sm90, TensorCoreCardFile,
                          ::testing::Combine(::testing::Values(16, 32, 128), ::testing::Range(0, 8)),
                          [](const auto& param) {
                            return absl::StrCat("k", std::get<0>(param.param), "_mode",
                                                std::get<1>(param.param));
                          });
 
-TEST_P(CardFile, EveryOutputHasTheCardsBits) {
+TEST_P(TensorCoreCardFile, EveryOutputHasTheCardsBits) {
   const auto [k, mode] = GetParam();
   const CardOutputs card = Read(k, mode);
   ASSERT_EQ(card.k, k) << "the data file is missing or cut";
@@ -87,7 +87,7 @@ int AllMismatches(const StepFn& step) {
   return wrong;
 }
 
-TEST(NeighbourModel, OtherFractionWidthsAreRejected) {
+TEST(TensorCoreNeighbour, OtherFractionWidthsAreRejected) {
   EXPECT_EQ(AllMismatches(TensorCoreStep), 0);
   for (const int bits : {23, 24, 26, 27}) {
     EXPECT_GT(AllMismatches([&](const uint16_t* a, const uint16_t* b, uint32_t c) {
@@ -98,7 +98,7 @@ TEST(NeighbourModel, OtherFractionWidthsAreRejected) {
   }
 }
 
-TEST(NeighbourModel, AChainOfFmaIsRejected) {
+TEST(TensorCoreNeighbour, AChainOfFmaIsRejected) {
   EXPECT_GT(AllMismatches([](const uint16_t* a, const uint16_t* b, uint32_t c) {
               float acc = std::bit_cast<float>(c);
               for (int i = 0; i < 16; ++i) acc = std::fma(Bf16ToF32(a[i]), Bf16ToF32(b[i]), acc);
@@ -108,7 +108,7 @@ TEST(NeighbourModel, AChainOfFmaIsRejected) {
 }
 
 // The sum rounded to nearest rather than cut.
-TEST(NeighbourModel, RoundingToNearestIsRejected) {
+TEST(TensorCoreNeighbour, RoundingToNearestIsRejected) {
   EXPECT_GT(AllMismatches([](const uint16_t* a, const uint16_t* b, uint32_t c) {
               double sum = std::bit_cast<float>(c);
               for (int i = 0; i < 16; ++i) {
