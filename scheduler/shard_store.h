@@ -84,6 +84,10 @@ class ShardStore {
   // failure. It stays on its device unless the request names another. FAILED_PRECONDITION while
   // another load, replace or unload of the name is running.
   absl::StatusOr<std::shared_ptr<const Shard>> Replace(const LoadRequest& request);
+  // Lists a name as failed whose weights could not even be opened; Load may try it again later.
+  // ALREADY_EXISTS when the name is held in any other state.
+  absl::Status NoteFailure(const std::string& name, Family family, const std::string& origin,
+                           const absl::Status& why);
   // New calls are refused at once; returns when no call holds the shard any more, or
   // DEADLINE_EXCEEDED after `patience` (the shard stays draining and goes with its last call).
   absl::Status Unload(std::string_view name, absl::Duration patience);
