@@ -172,6 +172,7 @@ void ReadKeyValue(Reader& in, std::unordered_set<std::string>& seen, GgufHeader&
   const std::string key = in.String("a metadata key", kMaxKeyBytes);
   const auto type = in.Number<uint32_t>("a value's type");
   if (!in.ok()) return;
+  if (key.empty()) return in.Fail("a metadata key is empty");
   if (!seen.insert(key).second)
     return in.Fail(absl::StrCat("duplicate metadata key ", Quoted(key)));
   if (key == "general.alignment") {
