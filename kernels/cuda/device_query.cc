@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 
-namespace fulcrum {
+namespace fulcrum::cuda {
 namespace {
 
 absl::Status ToStatus(cudaError_t error, const char* call) {
@@ -20,7 +20,7 @@ absl::Status ToStatus(cudaError_t error, const char* call) {
 
 }  // namespace
 
-uint32_t CudaCapabilities(int major, int minor) {
+uint32_t Capabilities(int major, int minor) {
   const int sm = major * 10 + minor;
   uint32_t caps = kCapNone;
   if (sm >= 75) caps |= kCapImma;
@@ -29,7 +29,7 @@ uint32_t CudaCapabilities(int major, int minor) {
   return caps;
 }
 
-absl::StatusOr<std::vector<DeviceInfo>> QueryCudaDevices() {
+absl::StatusOr<std::vector<DeviceInfo>> QueryDevices() {
   int count = 0;
   const cudaError_t error = cudaGetDeviceCount(&count);
   if (error == cudaErrorNoDevice || error == cudaErrorInsufficientDriver) {
@@ -50,7 +50,7 @@ absl::StatusOr<std::vector<DeviceInfo>> QueryCudaDevices() {
     device.id = absl::StrCat("cuda:", i);
     device.description =
         absl::StrFormat("%s (sm_%d%d)", properties.name, properties.major, properties.minor);
-    device.caps = CudaCapabilities(properties.major, properties.minor);
+    device.caps = Capabilities(properties.major, properties.minor);
     device.compute_units = properties.multiProcessorCount;
     device.memory_bytes = static_cast<int64_t>(properties.totalGlobalMem);
     device.l2_bytes = properties.l2CacheSize;
@@ -59,4 +59,4 @@ absl::StatusOr<std::vector<DeviceInfo>> QueryCudaDevices() {
   return devices;
 }
 
-}  // namespace fulcrum
+}  // namespace fulcrum::cuda

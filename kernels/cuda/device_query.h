@@ -9,15 +9,15 @@
 #include "absl/status/statusor.h"
 #include "kernels/backend.h"
 
-namespace fulcrum {
+namespace fulcrum::cuda {
 
 // The DeviceCap bits a compute capability implies. What depends on a library found at run time
 // (block-scaled W8A8) is added by whoever opens that library.
-uint32_t CudaCapabilities(int major, int minor);
+uint32_t Capabilities(int major, int minor);
 
 // Devices in the driver's order, ids "cuda:0" upwards. A machine without a driver, with a driver
 // too old for this build, or without a device has an empty list; any other error of the runtime is
 // UNAVAILABLE with its text.
-absl::StatusOr<std::vector<DeviceInfo>> QueryCudaDevices();
+absl::StatusOr<std::vector<DeviceInfo>> QueryDevices();
 
-}  // namespace fulcrum
+}  // namespace fulcrum::cuda

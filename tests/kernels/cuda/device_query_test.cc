@@ -7,21 +7,21 @@
 
 #include <set>
 
-namespace fulcrum {
+namespace fulcrum::cuda {
 namespace {
 
-TEST(CudaCapabilities, FollowTheArchitecture) {
-  EXPECT_EQ(CudaCapabilities(7, 0), static_cast<uint32_t>(kCapNone));
-  EXPECT_EQ(CudaCapabilities(7, 5), static_cast<uint32_t>(kCapImma));
-  EXPECT_EQ(CudaCapabilities(8, 0), kCapImma | kCapMma);
-  EXPECT_EQ(CudaCapabilities(8, 9), kCapImma | kCapMma);
-  EXPECT_EQ(CudaCapabilities(9, 0), kCapImma | kCapMma | kCapSm90a);
-  EXPECT_EQ(CudaCapabilities(10, 0), kCapImma | kCapMma);
-  EXPECT_EQ(CudaCapabilities(12, 0), kCapImma | kCapMma);
+TEST(Capabilities, FollowTheArchitecture) {
+  EXPECT_EQ(Capabilities(7, 0), static_cast<uint32_t>(kCapNone));
+  EXPECT_EQ(Capabilities(7, 5), static_cast<uint32_t>(kCapImma));
+  EXPECT_EQ(Capabilities(8, 0), kCapImma | kCapMma);
+  EXPECT_EQ(Capabilities(8, 9), kCapImma | kCapMma);
+  EXPECT_EQ(Capabilities(9, 0), kCapImma | kCapMma | kCapSm90a);
+  EXPECT_EQ(Capabilities(10, 0), kCapImma | kCapMma);
+  EXPECT_EQ(Capabilities(12, 0), kCapImma | kCapMma);
 }
 
-TEST(QueryCudaDevices, AMachineWithoutADeviceHasAnEmptyListNotAnError) {
-  const auto devices = QueryCudaDevices();
+TEST(QueryDevices, AMachineWithoutADeviceHasAnEmptyListNotAnError) {
+  const auto devices = QueryDevices();
   ASSERT_TRUE(devices.ok()) << devices.status();
   std::set<std::string> ids;
   for (const DeviceInfo& device : *devices) {
@@ -34,12 +34,12 @@ TEST(QueryCudaDevices, AMachineWithoutADeviceHasAnEmptyListNotAnError) {
   }
 }
 
-TEST(QueryCudaDevices, AskingTwiceGivesTheSameAnswer) {
-  const auto first = QueryCudaDevices();
-  const auto second = QueryCudaDevices();
+TEST(QueryDevices, AskingTwiceGivesTheSameAnswer) {
+  const auto first = QueryDevices();
+  const auto second = QueryDevices();
   ASSERT_TRUE(first.ok() && second.ok());
   EXPECT_EQ(first->size(), second->size());
 }
 
 }  // namespace
-}  // namespace fulcrum
+}  // namespace fulcrum::cuda
