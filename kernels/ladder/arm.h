@@ -49,7 +49,7 @@ struct Arm {
   int m_max = kMaxDecodeRows;
   int rows_per_launch = kMaxDecodeRows;
   bool even_pieces = false;  // pieces of ceil(m / pieces) rows instead of full ones and a rest
-  Gate gate;                 // the lever (and choice) that opens it; ungated arms are always open
+  Gate gate = {};            // the lever (and choice) that opens it; ungated arms are always open
   uint32_t needs = kCapNone;  // DeviceCap bits
   ArmFn run = nullptr;
 
