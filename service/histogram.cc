@@ -1,0 +1,74 @@
+// Counting, and the exposition model.
+// SPDX-License-Identifier: Apache-2.0
+#include "service/histogram.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "prometheus/metric_family.h"
+
+namespace fulcrum::service {
+
+std::vector<double> BucketBounds(double first, double fine_end, double last, double growth) {
+  // Equal steps that end exactly on fine_end.
+  const double steps = std::ceil(std::log(fine_end / first) / std::log(growth));
+  std::vector<double> bounds;
+  for (double i = 0; i <= steps; ++i) {
+    // Three significant digits keep the labels readable; the rounding is far below the growth.
+    const double exact = first * std::pow(fine_end / first, i / steps);
+    const double unit = std::pow(10.0, std::floor(std::log10(exact)) - 2);
+    bounds.push_back(std::round(exact / unit) * unit);
+  }
+  while (bounds.back() < last) bounds.push_back(bounds.back() * 2);
+  return bounds;
+}
+
+bool Histogram::Observe(double value) {
+  if (!(value >= 0) || value == std::numeric_limits<double>::infinity()) return false;
+  const auto index = std::lower_bound(bounds_.begin(), bounds_.end(), value) - bounds_.begin();
+  counts_[static_cast<size_t>(index)].fetch_add(1, std::memory_order_relaxed);
+  sum_.fetch_add(value, std::memory_order_relaxed);
+  return true;
+}
+
+Histogram::Values Histogram::Collect() const {
+  Values values;
+  values.cumulative.reserve(bounds_.size() + 1);
+  uint64_t total = 0;
+  for (size_t i = 0; i <= bounds_.size(); ++i) {
+    total += counts_[i].load(std::memory_order_relaxed);
+    values.cumulative.push_back(total);
+  }
+  values.sum = sum_.load(std::memory_order_relaxed);
+  return values;
+}
+
+Histogram* HistogramFamily::Add(const prometheus::Labels& labels, std::span<const double> bounds) {
+  return &series_.emplace_back(labels, bounds).histogram;
+}
+
+std::vector<prometheus::MetricFamily> HistogramFamily::Collect() const {
+  prometheus::MetricFamily family;
+  family.name = name_;
+  family.help = help_;
+  family.type = prometheus::MetricType::Histogram;
+  family.metric.reserve(series_.size());
+  for (const Series& series : series_) {
+    prometheus::ClientMetric& metric = family.metric.emplace_back();
+    for (const auto& [name, value] : series.labels) metric.label.push_back({name, value});
+    const Histogram::Values values = series.histogram.Collect();
+    const std::span<const double> bounds = series.histogram.bounds();
+    metric.histogram.bucket.reserve(values.cumulative.size());
+    for (size_t i = 0; i < values.cumulative.size(); ++i) {
+      metric.histogram.bucket.push_back(
+          {values.cumulative[i],
+           i < bounds.size() ? bounds[i] : std::numeric_limits<double>::infinity()});
+    }
+    metric.histogram.sample_count = values.cumulative.back();
+    metric.histogram.sample_sum = values.sum;
+  }
+  return {std::move(family)};
+}
+
+}  // namespace fulcrum::service

@@ -1,0 +1,149 @@
+// Every series of the node, declared once and made at start at zero; label values come from tables
+// (arms, enums, methods), never from callers. The scheduler reports through the Observer interface,
+// the service through the functions below; both hold handles and look nothing up by name on a
+// call's path. Exposition over HTTP is metrics_endpoint.h's.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "kernels/ladder/arm.h"
+#include "kernels/types.h"
+#include "prometheus/counter.h"
+#include "prometheus/gauge.h"
+#include "prometheus/registry.h"
+#include "scheduler/call.h"
+#include "scheduler/lever_store.h"
+#include "scheduler/observer.h"
+#include "service/grpc_status.h"
+#include "service/histogram.h"
+
+namespace fulcrum::service {
+
+// The methods that carry projection calls (label `method`).
+enum class CallMethod : uint8_t { kProject, kProjectStream };
+inline constexpr std::array kAllCallMethods = {CallMethod::kProject, CallMethod::kProjectStream};
+std::string_view Name(CallMethod method);
+
+// Bucket bounds of each stage, seconds.
+std::span<const double> StageBounds(Stage stage);
+
+// The tier under which audits of whole resident weights are counted; no arm has this name.
+inline constexpr std::string_view kScrubTier = "scrub";
+
+// A method of a gRPC service of this node. `type`: "unary", "server_stream", "bidi_stream".
+struct GrpcMethodName {
+  std::string full_name;  // "/fulcrum.v1.ProjectionService/Project"
+  std::string type;
+};
+
+struct MetricsSetup {
+  std::vector<std::span<const Arm>> ladders;  // of the backends; they outlive the metrics
+  std::vector<std::string> devices;
+  std::string version;
+  std::vector<GrpcMethodName> grpc_methods;
+};
+
+class Metrics : public Observer {
+ public:
+  explicit Metrics(const MetricsSetup& setup);
+
+  // A projection call came, and was answered. Streams count each of their calls.
+  void CallStarted() { inflight_calls_->Increment(); }
+  void CallDone(CallMethod method, absl::StatusCode code);
+  // Stages that only the service sees (admit, reply), of a call that ran.
+  void CallStage(const Arm& arm, Phase phase, Stage stage, double seconds);
+
+  // Conventional gRPC server metrics. Index of a full method name, or -1 when it is not one of the
+  // node's; the others ignore -1.
+  int GrpcMethod(std::string_view full_name) const;
+  void GrpcStarted(int method);
+  void GrpcHandled(int method, absl::StatusCode code, double seconds);
+
+  void SetLevers(const LeverSnapshot& levers);
+  void LeverChanged(const LeverEvent& event);
+  void SetShardBytes(std::string_view device, int64_t bytes);
+  void SetCertificateExpiry(absl::Time expiry);
+
+  // Observer.
+  void OnLaunch(const LaunchEvent& event) override;
+  void OnCallQueued(const Arm& arm, Phase phase, double seconds) override;
+  void OnReject(RejectReason reason) override;
+  void OnDeclined(const Arm& asked, const Arm& ran, std::string_view reason) override;
+  void OnQueue(int64_t rows, int64_t bytes) override;
+  void OnAudit(const Arm& arm, AuditResult result) override;
+  void OnIncident(const Incident& incident) override;
+  void OnDeviceFault(std::string_view device, const absl::Status& status) override;
+
+  // Everything to expose, for an exposer or a test.
+  std::vector<std::shared_ptr<prometheus::Collectable>> collectables() const;
+  std::string Text() const;  // the exposition format
+
+ private:
+  static constexpr size_t kPhases = kAllPhases.size();
+  static constexpr size_t kStages = kAllStages.size();
+
+  // Handles of one (tier, phase).
+  struct TierPhase {
+    std::array<prometheus::Counter*, kAllSteps.size()> rows{};
+    std::array<prometheus::Counter*, kAllCloseReasons.size()> launches{};
+    std::array<Histogram*, kStages> stages{};
+    Histogram* batch_rows = nullptr;
+    prometheus::Counter* weight_bytes = nullptr;
+  };
+  struct Tier {
+    std::string_view name;
+    std::array<TierPhase, kPhases> phases;
+    std::array<prometheus::Counter*, kAllAuditResults.size()> audits{};
+  };
+  struct Ladder {
+    std::span<const Arm> arms;
+    std::vector<size_t> tiers;  // index into tiers_, one an arm
+  };
+  struct GrpcSeries {
+    std::string name;
+    prometheus::Counter* started = nullptr;
+    std::array<prometheus::Counter*, kStatusCodes> handled{};
+    Histogram* seconds = nullptr;
+  };
+
+  void MakeTiers(const MetricsSetup& setup);
+  void MakeCalls(const MetricsSetup& setup);
+  void MakeLevers();
+  void MakeNode(const MetricsSetup& setup);
+  Tier* TierOf(const Arm& arm);
+  TierPhase* Find(const Arm& arm, Phase phase);
+  void Observe(Histogram* histogram, double value);
+
+  const std::shared_ptr<prometheus::Registry> registry_ = std::make_shared<prometheus::Registry>();
+  const std::shared_ptr<HistogramFamily> stage_seconds_, batch_rows_, grpc_seconds_;
+
+  std::vector<Ladder> ladders_;
+  std::vector<Tier> tiers_;  // the arms by name, then "scrub" for audits of whole weights
+  std::vector<GrpcSeries> grpc_;
+  // By (asked, ran), for the one reason that a batch can meet.
+  absl::flat_hash_map<std::pair<const Arm*, const Arm*>, prometheus::Counter*> declined_;
+  std::array<std::array<prometheus::Counter*, kStatusCodes>, kAllCallMethods.size()> calls_{};
+  std::array<prometheus::Counter*, kAllRejectReasons.size()> rejections_{};
+  prometheus::Gauge *queue_rows_ = nullptr, *queue_bytes_ = nullptr, *inflight_calls_ = nullptr;
+  prometheus::Gauge *lever_epoch_ = nullptr, *certificate_expiry_ = nullptr;
+  std::array<std::array<prometheus::Gauge*, kAllFamilies.size()>, kLeverCount> lever_open_{};
+  std::array<prometheus::Gauge*, kLeverCount> lever_value_{};
+  prometheus::Family<prometheus::Counter>* lever_changes_ = nullptr;
+  prometheus::Family<prometheus::Gauge>* shard_bytes_ = nullptr;
+  prometheus::Family<prometheus::Counter>*device_faults_ = nullptr, *incidents_ = nullptr;
+  prometheus::Counter* dropped_observations_ = nullptr;
+};
+
+}  // namespace fulcrum::service

@@ -1,0 +1,274 @@
+// The declarations: every family, its help, and all its series.
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <utility>
+
+#include "kernels/ladder/ladder.h"
+#include "service/metrics.h"
+
+namespace fulcrum::service {
+namespace {
+
+using prometheus::BuildCounter;
+using prometheus::BuildGauge;
+using prometheus::Labels;
+
+template <class Value>
+std::string Label(Value value) {
+  return std::string(Name(value));
+}
+
+constexpr std::string_view kLeverCauses[] = {"set", "canary_start", "promote", "revert"};
+
+const std::vector<double>& BatchRowBounds() {
+  static const auto* const bounds = new std::vector<double>{
+      1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 64, 128, 256, 512, 1024, 2048, 4096};
+  return *bounds;
+}
+
+const std::vector<double>& GrpcBounds() {
+  static const auto* const bounds = new std::vector<double>(BucketBounds(20e-6, 10, 80));
+  return *bounds;
+}
+
+}  // namespace
+
+std::string_view Name(CallMethod method) {
+  return method == CallMethod::kProject ? "Project" : "ProjectStream";
+}
+
+std::span<const double> StageBounds(Stage stage) {
+  // A check or a copy of a few hundred KiB takes microseconds: fine to 50 ms. What waits for a
+  // device, or for a client to read, may take seconds. All see a stall of a minute.
+  static const auto* const kShort = new std::vector<double>(BucketBounds(2e-6, 0.05, 60));
+  static const auto* const kLong = new std::vector<double>(BucketBounds(2e-6, 10, 60));
+  switch (stage) {
+    case Stage::kAdmit:
+    case Stage::kGather:
+    case Stage::kCopyIn:
+    case Stage::kCopyOut:
+      return *kShort;
+    case Stage::kQueue:
+    case Stage::kKernel:
+    case Stage::kReply:
+      return *kLong;
+  }
+  return *kLong;
+}
+
+Metrics::Metrics(const MetricsSetup& setup)
+    : stage_seconds_(std::make_shared<HistogramFamily>(
+          "fulcrum_stage_seconds", "Time in one stage of a call's way, by the arm that ran.")),
+      batch_rows_(std::make_shared<HistogramFamily>("fulcrum_batch_rows",
+                                                    "Rows of a launch, by the arm that ran.")),
+      grpc_seconds_(std::make_shared<HistogramFamily>(
+          "grpc_server_handling_seconds", "Time from the start of an RPC to its status.")) {
+  MakeTiers(setup);
+  MakeCalls(setup);
+  MakeLevers();
+  MakeNode(setup);
+}
+
+void Metrics::MakeTiers(const MetricsSetup& setup) {
+  for (const std::span<const Arm> arms : setup.ladders) {
+    Ladder ladder{.arms = arms, .tiers = {}};
+    for (const Arm& arm : arms) {
+      auto it = std::find_if(tiers_.begin(), tiers_.end(),
+                             [&arm](const Tier& tier) { return tier.name == arm.name; });
+      ladder.tiers.push_back(static_cast<size_t>(it - tiers_.begin()));
+      if (it == tiers_.end()) tiers_.push_back(Tier{.name = arm.name, .phases = {}, .audits = {}});
+    }
+    ladders_.push_back(std::move(ladder));
+  }
+  auto& rows = BuildCounter()
+                   .Name("fulcrum_rows_total")
+                   .Help("Activation rows computed, by the arm that ran; once for each shard.")
+                   .Register(*registry_);
+  auto& launches = BuildCounter()
+                       .Name("fulcrum_launches_total")
+                       .Help("Launches, by the arm that ran and why the batch closed.")
+                       .Register(*registry_);
+  auto& weight_bytes = BuildCounter()
+                           .Name("fulcrum_weight_bytes_total")
+                           .Help("Resident weight bytes read by launches.")
+                           .Register(*registry_);
+  auto& audits = BuildCounter()
+                     .Name("fulcrum_audits_total")
+                     .Help(
+                         "Outputs recomputed on the CPU and compared bit for bit; tier scrub: "
+                         "resident weights checksummed.")
+                     .Register(*registry_);
+  for (Tier& tier : tiers_) {
+    const std::string name(tier.name);
+    for (Phase phase : kAllPhases) {
+      TierPhase& handles = tier.phases[static_cast<size_t>(phase)];
+      const Labels labels = {{"tier", name}, {"phase", Label(phase)}};
+      const auto with = [&labels](const char* key, std::string value) {
+        Labels more = labels;
+        more[key] = std::move(value);
+        return more;
+      };
+      for (Step step : kAllSteps) {
+        handles.rows[static_cast<size_t>(step)] = &rows.Add(with("step", Label(step)));
+      }
+      for (CloseReason reason : kAllCloseReasons) {
+        handles.launches[static_cast<size_t>(reason)] =
+            &launches.Add(with("close_reason", Label(reason)));
+      }
+      for (Stage stage : kAllStages) {
+        handles.stages[static_cast<size_t>(stage)] =
+            stage_seconds_->Add(with("stage", Label(stage)), StageBounds(stage));
+      }
+      handles.batch_rows = batch_rows_->Add(labels, BatchRowBounds());
+      handles.weight_bytes = &weight_bytes.Add(labels);
+    }
+  }
+  tiers_.push_back(Tier{.name = kScrubTier, .phases = {}, .audits = {}});
+  for (Tier& tier : tiers_) {
+    for (AuditResult result : kAllAuditResults) {
+      tier.audits[static_cast<size_t>(result)] =
+          &audits.Add({{"tier", std::string(tier.name)}, {"result", Label(result)}});
+    }
+  }
+  auto& declined = BuildCounter()
+                       .Name("fulcrum_declined_total")
+                       .Help("Batches where a lever asked for one arm and another ran.")
+                       .Register(*registry_);
+  for (const Ladder& ladder : ladders_) {
+    for (const Arm& asked : ladder.arms) {
+      if (asked.gate.lever == Lever::kAlwaysOpen) continue;
+      for (const Arm& ran : ladder.arms) {
+        if (&ran == &asked || ran.format != asked.format) continue;
+        declined_[{&asked, &ran}] = &declined.Add({{"asked", std::string(asked.name)},
+                                                   {"ran", std::string(ran.name)},
+                                                   {"reason", Label(Decline::kCapability)}});
+      }
+    }
+  }
+}
+
+void Metrics::MakeCalls(const MetricsSetup& setup) {
+  auto& calls = BuildCounter()
+                    .Name("fulcrum_calls_total")
+                    .Help("Projection calls answered, by status.")
+                    .Register(*registry_);
+  for (CallMethod method : kAllCallMethods) {
+    for (int code = 0; code < kStatusCodes; ++code) {
+      calls_[static_cast<size_t>(method)][static_cast<size_t>(code)] =
+          &calls.Add({{"method", Label(method)},
+                      {"code", std::string(CodeName(static_cast<absl::StatusCode>(code)))}});
+    }
+  }
+  auto& rejections = BuildCounter()
+                         .Name("fulcrum_rejections_total")
+                         .Help("Calls that did not run, by reason.")
+                         .Register(*registry_);
+  for (RejectReason reason : kAllRejectReasons) {
+    rejections_[static_cast<size_t>(reason)] = &rejections.Add({{"reason", Label(reason)}});
+  }
+  auto& started = BuildCounter()
+                      .Name("grpc_server_started_total")
+                      .Help("RPCs started on the server.")
+                      .Register(*registry_);
+  auto& handled = BuildCounter()
+                      .Name("grpc_server_handled_total")
+                      .Help("RPCs completed on the server, by status.")
+                      .Register(*registry_);
+  for (const auto& [full_name, type] : setup.grpc_methods) {
+    const size_t slash = full_name.rfind('/');
+    const Labels labels = {{"grpc_type", type},
+                           {"grpc_service", full_name.substr(1, slash - 1)},
+                           {"grpc_method", full_name.substr(slash + 1)}};
+    GrpcSeries& series = grpc_.emplace_back();
+    series.name = full_name;
+    series.started = &started.Add(labels);
+    series.seconds = grpc_seconds_->Add(labels, GrpcBounds());
+    for (int code = 0; code < kStatusCodes; ++code) {
+      Labels with_code = labels;
+      with_code["grpc_code"] = std::string(CodeName(static_cast<absl::StatusCode>(code)));
+      series.handled[static_cast<size_t>(code)] = &handled.Add(with_code);
+    }
+  }
+}
+
+void Metrics::MakeLevers() {
+  lever_epoch_ = &BuildGauge()
+                      .Name("fulcrum_lever_epoch")
+                      .Help("Number of the live lever snapshot.")
+                      .Register(*registry_)
+                      .Add({});
+  auto& open = BuildGauge()
+                   .Name("fulcrum_lever_open")
+                   .Help("1 where the lever is open for the family; family all: the whole lever.")
+                   .Register(*registry_);
+  auto& value = BuildGauge()
+                    .Name("fulcrum_lever_value")
+                    .Help("Value of a lever that is a number.")
+                    .Register(*registry_);
+  lever_changes_ = &BuildCounter()
+                        .Name("fulcrum_lever_changes_total")
+                        .Help("Changes of a lever, by cause.")
+                        .Register(*registry_);
+  for (const LeverInfo& info : LeverTable()) {
+    const auto index = static_cast<size_t>(info.lever);
+    const std::string name(info.name);
+    for (std::string_view cause : kLeverCauses) {
+      lever_changes_->Add({{"lever", name}, {"cause", std::string(cause)}});
+    }
+    switch (info.kind) {
+      case LeverKind::kFamilyMap:
+        for (Family family : kAllFamilies) {
+          lever_open_[index][static_cast<size_t>(family)] =
+              &open.Add({{"lever", name}, {"family", Label(family)}});
+        }
+        break;
+      case LeverKind::kChoice:
+        lever_open_[index][0] = &open.Add({{"lever", name}, {"family", "all"}});
+        break;
+      case LeverKind::kNumber:
+        lever_value_[index] = &value.Add({{"lever", name}});
+        break;
+    }
+  }
+}
+
+void Metrics::MakeNode(const MetricsSetup& setup) {
+  const auto gauge = [this](const char* name, const char* help) {
+    return &BuildGauge().Name(name).Help(help).Register(*registry_).Add({});
+  };
+  queue_rows_ = gauge("fulcrum_queue_rows", "Rows waiting for a launch.");
+  queue_bytes_ = gauge("fulcrum_queue_bytes", "Payload bytes of waiting calls.");
+  inflight_calls_ = gauge("fulcrum_inflight_calls", "Projection calls begun and not yet answered.");
+  certificate_expiry_ = gauge("fulcrum_tls_certificate_expiry_seconds",
+                              "When the served certificate ends, Unix time; 0 without TLS.");
+  shard_bytes_ = &BuildGauge()
+                      .Name("fulcrum_shard_bytes")
+                      .Help("Bytes of resident weights.")
+                      .Register(*registry_);
+  device_faults_ = &BuildCounter()
+                        .Name("fulcrum_device_faults_total")
+                        .Help("Launches that failed on a device.")
+                        .Register(*registry_);
+  for (const std::string& device : setup.devices) {
+    shard_bytes_->Add({{"device", device}});
+    device_faults_->Add({{"device", device}});
+  }
+  incidents_ = &BuildCounter()
+                    .Name("fulcrum_incidents_total")
+                    .Help("Wrong bits found, by what found them.")
+                    .Register(*registry_);
+  for (const char* what : {"audit", "scrub"}) incidents_->Add({{"what", what}});
+  dropped_observations_ = &BuildCounter()
+                               .Name("fulcrum_dropped_observations_total")
+                               .Help("Measured values that were not finite or were negative.")
+                               .Register(*registry_)
+                               .Add({});
+  BuildGauge()
+      .Name("fulcrum_build_info")
+      .Help("Always 1; the labels say what runs.")
+      .Register(*registry_)
+      .Add({{"version", setup.version}, {"compiler", __VERSION__}})
+      .Set(1);
+}
+
+}  // namespace fulcrum::service
