@@ -40,8 +40,7 @@ class LeverServiceImpl final : public v1::LeverService::CallbackService {
   class Watchers;
   LeverStore& store_;
   const Authorizer& authorizer_;
-  const LeverServiceOptions options_;
-  std::shared_ptr<Watchers> watchers_;
+  const std::unique_ptr<Watchers> watchers_;
 };
 
 }  // namespace fulcrum::service

@@ -28,7 +28,7 @@ struct WeightFileRef {
 };
 
 struct LoadProgress {
-  int done = 0, total = 0;  // total: of the models opened so far
+  int done = 0, total = 0;  // shards, of all models that could be opened
   std::string name;         // the shard just finished, or the model that could not be opened
   absl::Status status;
   absl::Duration took;
@@ -46,7 +46,7 @@ struct LoadSummary {
   int64_t resident_bytes = 0;
   std::vector<Failed> failed;
   std::vector<Skipped> skipped;  // tensors of checkpoints that are not served, with reasons
-  bool stopped = false;          // the stop flag ended it early
+  bool stopped = false;          // the stop flag was set; what is not in the lists was not tried
 };
 
 class ShardLoader {
@@ -75,6 +75,6 @@ class ShardLoader {
 };
 
 // A configured file, which the operator chose: no root rule. Slices as asked.
-absl::StatusOr<std::shared_ptr<const WeightSource>> OpenWeightFile(const WeightFileRef& file);
+absl::StatusOr<std::shared_ptr<const WeightSource>> OpenConfigured(const WeightFileRef& file);
 
 }  // namespace fulcrum::service

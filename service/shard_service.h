@@ -61,10 +61,14 @@ class ShardServiceImpl final : public v1::ShardService::CallbackService {
 
  private:
   enum class LoadKind { kLoad, kReplace };
+  // Runs `work` on a worker and finishes the call with its status.
+  grpc::ServerUnaryReactor* StartWork(grpc::CallbackServerContext* context,
+                                      std::function<absl::Status()> work);
   grpc::ServerUnaryReactor* StartLoad(grpc::CallbackServerContext* context,
                                       const v1::LoadShardRequest& request, v1::Shard* response,
                                       LoadKind kind);
-  absl::Status DoLoad(const v1::LoadShardRequest& request, LoadKind kind, v1::Shard* response);
+  absl::Status DoLoad(const v1::LoadShardRequest& request, Family family, LoadKind kind,
+                      v1::Shard* response);
   absl::Status Explain(const v1::ExplainLadderRequest& request,
                        v1::ExplainLadderResponse* response) const;
   void Describe(v1::NodeInfo* response) const;

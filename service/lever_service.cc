@@ -1,0 +1,355 @@
+// Lever requests into the store; watchers, each with its own bounded queue.
+// SPDX-License-Identifier: Apache-2.0
+#include "service/lever_service.h"
+
+#include <deque>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/synchronization/mutex.h"
+#include "kernels/ladder/levers.h"
+#include "service/grpc_status.h"
+#include "service/proto_names.h"
+
+namespace fulcrum::service {
+namespace {
+
+constexpr size_t kMaxReasonBytes = 1024;
+
+std::string_view Message(const absl::Status& status) {
+  return {status.message().data(), status.message().size()};
+}
+
+grpc::ServerUnaryReactor* Finish(grpc::CallbackServerContext* context, const absl::Status& status) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  reactor->Finish(ToGrpc(status));
+  return reactor;
+}
+
+void Fill(const LeverSnapshot& snapshot, google::protobuf::RepeatedPtrField<v1::Lever>* out) {
+  const LeverSet built_in;
+  for (const LeverInfo& info : LeverTable()) {
+    const size_t index = static_cast<size_t>(info.lever);
+    v1::Lever* lever = out->Add();
+    lever->set_name(std::string(info.name));
+    lever->set_value(snapshot.levers.Print(info.lever));
+    lever->set_kind(ToProto(info.kind));
+    for (std::string_view choice : info.choices) lever->add_choices(std::string(choice));
+    lever->set_default_value(built_in.Print(info.lever));
+    lever->set_min(info.min);
+    lever->set_max(info.max);
+    lever->set_source(ToProto(snapshot.source[index]));
+    lever->set_latched(snapshot.latched[index]);
+    lever->set_changes_bits(info.changes_bits);
+    lever->set_gates(std::string(info.gates));
+    lever->set_description(std::string(info.doc));
+  }
+}
+
+v1::LeverEvent EventMessage(const LeverEvent& event) {
+  v1::LeverEvent out;
+  out.set_epoch(event.epoch);
+  const int64_t nanos = absl::ToUnixNanos(event.time);
+  out.mutable_time()->set_seconds(nanos / 1000000000);
+  out.mutable_time()->set_nanos(static_cast<int32_t>(nanos % 1000000000));
+  out.set_lever(event.lever);
+  out.set_from(event.from);
+  out.set_to(event.to);
+  out.set_source(ToProto(event.source));
+  out.set_actor(event.actor);
+  out.set_reason(event.reason);
+  out.set_cause(event.cause);
+  return out;
+}
+
+// What the store would refuse for its text, said per field.
+absl::Status CheckAssignments(const v1::SetLeversRequest& request) {
+  if (request.assignments().empty()) return InvalidField("assignments", "names no lever");
+  if (request.reason().size() > kMaxReasonBytes) {
+    return InvalidField("reason", absl::StrFormat("%d bytes; expected at most %d",
+                                                  request.reason().size(), kMaxReasonBytes));
+  }
+  LeverSet scratch;
+  std::set<std::string> named;
+  for (int i = 0; i < request.assignments_size(); ++i) {
+    const v1::LeverAssignment& assignment = request.assignments(i);
+    const bool known = FindLever(assignment.name()) != nullptr;
+    if (absl::Status s = scratch.Set(assignment.name(), assignment.value()); !s.ok()) {
+      return InvalidField(absl::StrFormat("assignments[%d].%s", i, known ? "value" : "name"),
+                          Message(s));
+    }
+    if (!named.insert(assignment.name()).second) {
+      return InvalidField(absl::StrFormat("assignments[%d].name", i),
+                          absl::StrFormat("lever %s is named twice", assignment.name()));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Stale(absl::Status status, uint64_t live_epoch) {
+  google::rpc::ErrorInfo info;
+  info.set_reason("LEVER_EPOCH_STALE");
+  info.set_domain("fulcrum");
+  (*info.mutable_metadata())["live_epoch"] = absl::StrCat(live_epoch);
+  return WithDetail(std::move(status), info);
+}
+
+// A watch that was refused before it began.
+class RefusedWatch final : public grpc::ServerWriteReactor<v1::LeverEvent> {
+ public:
+  explicit RefusedWatch(const absl::Status& status) { Finish(ToGrpc(status)); }
+  void OnDone() override { delete this; }
+};
+
+}  // namespace
+
+// All watches. One listener of the store feeds them: a watch ends on gRPC's threads, where waiting
+// for a running listener, as unsubscribing does, could wait for itself.
+class LeverServiceImpl::Watchers {
+ public:
+  class Watch;
+
+  Watchers(LeverStore& store, const LeverServiceOptions& options)
+      : store_(store), options_(options) {
+    subscription_ = store.Subscribe([this](const LeverEvent& event) { Publish(event); });
+  }
+  ~Watchers() { subscription_.reset(); }
+
+  absl::StatusOr<grpc::ServerWriteReactor<v1::LeverEvent>*> Start(uint64_t since_epoch);
+  void Remove(const std::shared_ptr<Watch>& watch);
+  void Shutdown();
+
+ private:
+  void Publish(const LeverEvent& event);
+  std::vector<std::shared_ptr<Watch>> All() {
+    absl::MutexLock lock(&mu_);
+    return {watches_.begin(), watches_.end()};
+  }
+
+  LeverStore& store_;
+  const LeverServiceOptions options_;
+  absl::Mutex mu_;
+  std::set<std::shared_ptr<Watch>> watches_ ABSL_GUARDED_BY(mu_);
+  bool stopped_ ABSL_GUARDED_BY(mu_) = false;
+  std::shared_ptr<LeverStore::Subscription> subscription_;
+};
+
+// One stream. Events are queued under its lock and written one at a time.
+class LeverServiceImpl::Watchers::Watch final : public grpc::ServerWriteReactor<v1::LeverEvent> {
+ public:
+  Watch(Watchers& owner, size_t max_queue) : owner_(owner), max_queue_(max_queue) {}
+
+  // Takes the past first. Events of the store that arrive meanwhile wait for the lock, and those
+  // already taken from the past are then known by their epoch: an epoch's events are one step.
+  absl::Status Begin(std::shared_ptr<Watch> self, uint64_t since_epoch) {
+    absl::MutexLock lock(&mu_);
+    const std::vector<LeverEvent> past = owner_.store_.History();
+    const uint64_t live = owner_.store_.Snapshot()->epoch;
+    if (since_epoch > live) {
+      return absl::OutOfRangeError(absl::StrFormat(
+          "epoch %d has not been; epoch %d is live (epochs begin anew when a node restarts): list "
+          "the levers and watch from there",
+          since_epoch, live));
+    }
+    if (past.size() >= LeverStore::kHistory && since_epoch < past.front().epoch) {
+      return absl::OutOfRangeError(absl::StrFormat(
+          "changes since epoch %d are no longer kept, only those after %d: list the levers and "
+          "watch from there",
+          since_epoch, past.front().epoch));
+    }
+    told_epoch_ = since_epoch;
+    for (const LeverEvent& event : past) {
+      if (event.epoch <= since_epoch) continue;
+      queue_.push_back(EventMessage(event));
+      told_epoch_ = event.epoch;
+    }
+    max_queue_ += queue_.size();  // what was asked for does not count as being slow
+    self_ = std::move(self);
+    begun_ = true;
+    StartSendInitialMetadata();  // tells the client that nothing from now on is missed
+    WriteNext();
+    return absl::OkStatus();
+  }
+
+  void Push(const LeverEvent& event) {
+    absl::MutexLock lock(&mu_);
+    if (!begun_ || finished_ || event.epoch <= told_epoch_) return;
+    if (queue_.size() >= max_queue_) {
+      End(absl::ResourceExhaustedError(absl::StrFormat(
+          "the watcher is %d events behind and was cut off; watch again from the last epoch seen",
+          queue_.size())));
+      return;
+    }
+    queue_.push_back(EventMessage(event));
+    WriteNext();
+  }
+
+  void Stop(const absl::Status& status) {
+    absl::MutexLock lock(&mu_);
+    if (begun_) End(status);
+  }
+
+  void OnWriteDone(bool ok) override {
+    absl::MutexLock lock(&mu_);
+    writing_ = false;
+    if (!ok) {
+      End(absl::CancelledError("the watcher went away"));
+      return;
+    }
+    WriteNext();
+  }
+  void OnCancel() override { Stop(absl::CancelledError("the watcher went away")); }
+  void OnDone() override {
+    std::shared_ptr<Watch> self;  // the last holder, once the owner lets go; dies after the lock
+    {
+      absl::MutexLock lock(&mu_);
+      self = std::move(self_);
+    }
+    owner_.Remove(self);
+  }
+
+ private:
+  void WriteNext() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    if (writing_ || finished_ || queue_.empty()) return;
+    current_ = std::move(queue_.front());
+    queue_.pop_front();
+    writing_ = true;
+    StartWrite(&current_);
+  }
+  void End(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
+    if (std::exchange(finished_, true)) return;
+    queue_.clear();
+    Finish(ToGrpc(status));
+  }
+
+  Watchers& owner_;
+  absl::Mutex mu_;
+  size_t max_queue_ ABSL_GUARDED_BY(mu_);
+  std::deque<v1::LeverEvent> queue_ ABSL_GUARDED_BY(mu_);
+  v1::LeverEvent current_;  // gRPC's while writing_
+  uint64_t told_epoch_ ABSL_GUARDED_BY(mu_) = 0;
+  bool begun_ ABSL_GUARDED_BY(mu_) = false;
+  bool writing_ ABSL_GUARDED_BY(mu_) = false;
+  bool finished_ ABSL_GUARDED_BY(mu_) = false;
+  std::shared_ptr<Watch> self_ ABSL_GUARDED_BY(mu_);
+};
+
+absl::StatusOr<grpc::ServerWriteReactor<v1::LeverEvent>*> LeverServiceImpl::Watchers::Start(
+    uint64_t since_epoch) {
+  // Read before the watch is added: what changes in between comes from the history.
+  if (since_epoch == 0) since_epoch = store_.Snapshot()->epoch;
+  auto watch = std::make_shared<Watch>(*this, options_.watcher_queue);
+  {
+    absl::MutexLock lock(&mu_);
+    if (stopped_) return absl::UnavailableError("the node is stopping");
+    if (watches_.size() >= options_.max_watchers) {
+      return absl::ResourceExhaustedError(absl::StrFormat(
+          "%d watchers are connected, as many as this node serves", watches_.size()));
+    }
+    watches_.insert(watch);
+  }
+  if (absl::Status s = watch->Begin(watch, since_epoch); !s.ok()) {
+    Remove(watch);
+    return s;
+  }
+  {
+    absl::MutexLock lock(&mu_);
+    if (!stopped_) return watch.get();
+  }
+  watch->Stop(
+      absl::UnavailableError("the node is stopping"));  // Shutdown may have come before Begin
+  return watch.get();
+}
+
+void LeverServiceImpl::Watchers::Remove(const std::shared_ptr<Watch>& watch) {
+  absl::MutexLock lock(&mu_);
+  watches_.erase(watch);
+}
+
+void LeverServiceImpl::Watchers::Publish(const LeverEvent& event) {
+  for (const std::shared_ptr<Watch>& watch : All()) watch->Push(event);
+}
+
+void LeverServiceImpl::Watchers::Shutdown() {
+  {
+    absl::MutexLock lock(&mu_);
+    stopped_ = true;
+  }
+  for (const std::shared_ptr<Watch>& watch : All()) {
+    watch->Stop(absl::UnavailableError("the node is stopping"));
+  }
+}
+
+LeverServiceImpl::LeverServiceImpl(LeverStore& store, const Authorizer& authorizer,
+                                   LeverServiceOptions options)
+    : store_(store),
+      authorizer_(authorizer),
+      watchers_(std::make_unique<Watchers>(store, options)) {}
+
+LeverServiceImpl::~LeverServiceImpl() = default;
+
+void LeverServiceImpl::Shutdown() { watchers_->Shutdown(); }
+
+grpc::ServerUnaryReactor* LeverServiceImpl::ListLevers(grpc::CallbackServerContext* context,
+                                                       const v1::ListLeversRequest* /*request*/,
+                                                       v1::ListLeversResponse* response) {
+  if (absl::Status s = authorizer_.CheckCaller(PeerOf(*context)); !s.ok()) {
+    return Finish(context, s);
+  }
+  const std::shared_ptr<const LeverSnapshot> snapshot = store_.Snapshot();
+  response->set_epoch(snapshot->epoch);
+  Fill(*snapshot, response->mutable_levers());
+  return Finish(context, absl::OkStatus());
+}
+
+grpc::ServerUnaryReactor* LeverServiceImpl::SetLevers(grpc::CallbackServerContext* context,
+                                                      const v1::SetLeversRequest* request,
+                                                      v1::SetLeversResponse* response) {
+  const Peer peer = PeerOf(*context);
+  if (absl::Status s = authorizer_.CheckAdmin(peer); !s.ok()) return Finish(context, s);
+  if (absl::Status s = CheckAssignments(*request); !s.ok()) return Finish(context, s);
+
+  std::vector<LeverChange> changes;
+  for (const v1::LeverAssignment& a : request->assignments()) {
+    changes.push_back({a.name(), a.value()});
+  }
+  const auto set = store_.Set(changes, {.based_on_epoch = request->based_on_epoch(),
+                                        .validate_only = request->validate_only(),
+                                        .source = LeverSource::kRpc,
+                                        .actor = peer.identity,
+                                        .reason = request->reason()});
+  if (absl::IsAborted(set.status())) {
+    return Finish(context, Stale(set.status(), store_.Snapshot()->epoch));
+  }
+  if (absl::IsFailedPrecondition(set.status())) {
+    const auto live = store_.Snapshot();
+    std::string subject;
+    for (const LeverChange& change : changes) {
+      const size_t index = static_cast<size_t>(FindLever(change.lever)->lever);
+      if (subject.empty() && live->latched[index]) subject = change.lever;
+    }
+    return Finish(context, WithPrecondition(set.status(), "LEVER_LATCHED", subject));
+  }
+  if (!set.ok()) return Finish(context, set.status());
+  response->set_epoch((*set)->epoch);
+  Fill(**set, response->mutable_levers());
+  return Finish(context, absl::OkStatus());
+}
+
+grpc::ServerWriteReactor<v1::LeverEvent>* LeverServiceImpl::WatchLevers(
+    grpc::CallbackServerContext* context, const v1::WatchLeversRequest* request) {
+  if (absl::Status s = authorizer_.CheckCaller(PeerOf(*context)); !s.ok()) {
+    return new RefusedWatch(s);
+  }
+  const auto watch = watchers_->Start(request->since_epoch());
+  if (!watch.ok()) return new RefusedWatch(watch.status());
+  return *watch;
+}
+
+}  // namespace fulcrum::service
