@@ -26,6 +26,7 @@ LAYERS = (
     ("kernels/bench/", "kernels/", ("hwy",)),
     ("scheduler/", f"{KERNELS}|scheduler/", ()),
     ("service/", f"{KERNELS}|scheduler/|service/(?!bench/)", ("proto", "grpc")),
+    ("service/histogram", f"{KERNELS}|scheduler/|service/(?!bench/)", ("prometheus",)),
     ("service/metrics", f"{KERNELS}|scheduler/|service/(?!bench/)", ("proto", "grpc", "prometheus")),
     ("service/server", f"{KERNELS}|scheduler/|service/(?!bench/)", ("proto", "grpc", "prometheus")),
     ("service/bench/", f"{KERNELS}|scheduler/|service/|client/cpp/", ("proto", "grpc", "prometheus")),
