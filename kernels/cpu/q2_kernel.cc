@@ -4,7 +4,6 @@
 #include <cstring>
 
 #include "hwy/targets.h"
-#include "kernels/cpu/simd.h"
 #include "kernels/cpu/store.h"
 #include "kernels/formats/q8_activation.h"
 
