@@ -21,7 +21,7 @@ struct QuantizeOptions {
   WeightFormat target = WeightFormat::kFp8Block128;  // or kQ2_0
   // Shell patterns over tensor names. Empty: every projection except the LM head. Else exactly the
   // 2-D tensors that match, LM head and embeddings among them if they do.
-  std::vector<std::string> convert;
+  std::vector<std::string> convert = {};
 };
 
 struct QuantizeReport {

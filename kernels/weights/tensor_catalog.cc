@@ -11,6 +11,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "kernels/weights/gguf.h"
+#include "kernels/weights/quantization_config.h"
 #include "kernels/weights/safetensors.h"
 #include "kernels/weights/safetensors_header.h"
 
@@ -60,6 +61,8 @@ absl::Status AddGguf(const std::vector<std::string>& paths, TensorCatalog& catal
 }
 
 absl::Status AddIndex(const fs::path& index_path, TensorCatalog& catalog) {
+  const std::string directory = index_path.parent_path().string();
+  if (absl::Status s = CheckQuantizationConfig(directory); !s.ok()) return s;
   absl::StatusOr<std::shared_ptr<const WeightFile>> file = OpenWeightFile(index_path.string());
   if (!file.ok()) return file.status();
   if ((*file)->size() > kMaxSafetensorsHeader) {
@@ -122,6 +125,7 @@ absl::Status AddDirectory(const fs::path& directory, TensorCatalog& catalog) {
     catalog.container = "gguf";
     return AddGguf(gguf, catalog);
   }
+  if (absl::Status s = CheckQuantizationConfig(directory.string()); !s.ok()) return s;
   for (const std::string& path : safetensors) {
     if (absl::Status s = AddSafetensors(path, catalog); !s.ok()) return s;
   }
