@@ -59,7 +59,7 @@ class LeverStore {
     uint64_t based_on_epoch = 0;  // 0: no check. Otherwise ABORTED when it is not the live epoch
     bool validate_only = false;
     LeverSource source = LeverSource::kRpc;
-    std::string actor, reason;
+    std::string actor = {}, reason = {};
   };
   // All or nothing. Returns the live snapshot (validate_only: the one that would be). Setting what is
   // already so makes no new epoch. INVALID_ARGUMENT for unknown lever or value, FAILED_PRECONDITION

@@ -1,0 +1,242 @@
+// What waits and what goes next, without threads: fairness inside a lane, turns between lanes,
+// classes that may share a batch.
+// SPDX-License-Identifier: Apache-2.0
+#include "scheduler/device_queue.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_format.h"
+#include "tests/support/fake_backend.h"
+#include "tests/support/test_call.h"
+
+namespace fulcrum {
+namespace {
+
+using test::FakeBackend;
+using test::MakeShard;
+using test::TestCall;
+
+const absl::Time kStart = absl::FromUnixSeconds(100);
+
+class DeviceQueueTest : public ::testing::Test {
+ protected:
+  Waiting* Add(const std::shared_ptr<const Shard>& shard, int rows, std::string client = "c",
+               Policy policy = Policy::kBatchInvariant) {
+    auto call = std::make_shared<TestCall>(std::vector{shard}, rows);
+    call->client = std::move(client);
+    call->policy = policy;
+    call->id = std::to_string(seq_);
+    call->deadline = deadline_;
+    return queue_.Add(call, now_, seq_++);
+  }
+  // "client:id client:id ..." of the next batch, with its reason.
+  std::string Next() {
+    Batch batch;
+    const absl::Time look_again = queue_.Pick({.live = levers_}, now_, rules_, batch);
+    if (batch.calls.empty()) {
+      return look_again == absl::InfiniteFuture() ? "nothing" : "hold";
+    }
+    std::string text(Name(batch.close_reason));
+    for (const TakenCall& taken : batch.calls) text += " " + taken.call->client + taken.call->id;
+    return text;
+  }
+  void SetLever(std::string_view lever, std::string_view value) {
+    auto next = std::make_shared<LeverSnapshot>(*levers_);
+    ASSERT_TRUE(next->levers.Set(lever, value).ok());
+    ++next->epoch;
+    levers_ = next;
+  }
+
+  FakeBackend backend_;
+  std::shared_ptr<const Shard> a_ = MakeShard(backend_, "a", 1), b_ = MakeShard(backend_, "b", 2);
+  std::shared_ptr<const LeverSnapshot> levers_ = std::make_shared<LeverSnapshot>();
+  DeviceQueue::Rules rules_{.max_prefill_rows = 100, .max_lane_wait = absl::Milliseconds(50)};
+  absl::Time now_ = kStart, deadline_ = absl::InfiniteFuture();
+  uint64_t seq_ = 1;
+  DeviceQueue queue_;
+};
+
+TEST_F(DeviceQueueTest, ClientsShareALaneByRows) {
+  for (int i = 0; i < 20; ++i) Add(a_, 4, "flood");  // 1..20
+  for (int i = 0; i < 4; ++i) Add(a_, 1, "x");       // 21..24
+  Add(a_, 8, "y");                                   // 25
+  SetLever("max_batch_rows", "16");
+  EXPECT_EQ(Next(), "full flood1 x21 y25 x22 x23 x24");  // 4, 8 and 4 rows
+  EXPECT_EQ(Next(), "full flood2 flood3 flood4 flood5");
+  EXPECT_EQ(Next(), "full flood6 flood7 flood8 flood9");
+}
+
+TEST_F(DeviceQueueTest, APauseEarnsNoCredit) {
+  for (int i = 0; i < 10; ++i) Add(a_, 8, "busy");
+  SetLever("max_batch_rows", "8");
+  for (int i = 0; i < 5; ++i) Next();
+  for (int i = 0; i < 5; ++i) Add(a_, 8, "late");  // 11..15
+  EXPECT_EQ(Next(), "full late11");
+  EXPECT_EQ(Next(), "full busy6");
+  EXPECT_EQ(Next(), "full late12");
+}
+
+TEST_F(DeviceQueueTest, ACallIsNeverSplitAndALargeOneHasItsTurn) {
+  SetLever("max_batch_rows", "8");
+  Add(a_, 6, "x");   // 1
+  Add(a_, 32, "y");  // 2: more than the lever's value, alone
+  Add(a_, 2, "z");   // 3
+  EXPECT_EQ(Next(), "full x1 z3");
+  EXPECT_EQ(Next(), "full y2");
+  EXPECT_EQ(Next(), "nothing");
+}
+
+TEST_F(DeviceQueueTest, OnlyEqualClassesShareABatchAndAClientKeepsItsOrder) {
+  SetLever("m16_tc", "all:m16");
+  Add(a_, 1, "x", Policy::kBatchInvariant);  // 1: mma
+  Add(a_, 1, "y", Policy::kExact);           // 2
+  Add(a_, 1, "x", Policy::kExact);           // 3
+  Add(a_, 1, "x", Policy::kBatchInvariant);  // 4: behind 3, so not with 1
+  Add(a_, 1, "z", Policy::kBatchInvariant);  // 5
+  EXPECT_EQ(Next(), "device_idle x1 z5");
+  EXPECT_EQ(Next(), "device_idle y2 x3");
+  EXPECT_EQ(Next(), "device_idle x4");
+  // Levers closed: all three policies mean exact.
+  SetLever("m16_tc", "off");
+  Add(a_, 1, "x", Policy::kBatchInvariant);
+  Add(a_, 1, "y", Policy::kExact);
+  Add(a_, 1, "z", Policy::kFastest);
+  EXPECT_EQ(Next(), "device_idle x6 y7 z8");
+}
+
+TEST_F(DeviceQueueTest, ALeverFlipRegroupsWhatAlreadyWaits) {
+  SetLever("m16_tc", "all:m16");
+  Add(a_, 1, "x", Policy::kBatchInvariant);
+  Add(a_, 1, "y", Policy::kExact);
+  SetLever("m16_tc", "off");
+  EXPECT_EQ(Next(), "device_idle x1 y2");
+}
+
+TEST_F(DeviceQueueTest, LanesTakeTurnsUnderAFlood) {
+  for (int i = 0; i < 200; ++i) Add(a_, 8, "flood");
+  for (int i = 0; i < 5; ++i) {
+    now_ += absl::Milliseconds(1);
+    Add(b_, 1, "other");
+    const int first = 4 * i + 1;
+    EXPECT_EQ(Next(), absl::StrFormat("full flood%d flood%d flood%d flood%d", first, first + 1,
+                                      first + 2, first + 3));
+    EXPECT_EQ(Next(), "device_idle other" + std::to_string(201 + i));
+  }
+}
+
+TEST_F(DeviceQueueTest, EarlierDeadlinesGoFirstUntilALaneIsOverdue) {
+  Add(a_, 1, "patient");
+  now_ += absl::Milliseconds(10);
+  deadline_ = kStart + absl::Seconds(1);
+  Add(b_, 1, "urgent");
+  EXPECT_EQ(Next(), "device_idle urgent2");
+  now_ = kStart + absl::Milliseconds(51);
+  Add(b_, 1, "urgent");
+  EXPECT_EQ(Next(), "device_idle patient1");
+  EXPECT_EQ(Next(), "device_idle urgent3");
+}
+
+TEST_F(DeviceQueueTest, AWindowHoldsAndALeverChangeEndsIt) {
+  SetLever("coalesce_window_us", "1000");
+  Add(a_, 1);
+  EXPECT_EQ(Next(), "hold");
+  SetLever("audit_rate", "0.5");
+  EXPECT_EQ(Next(), "lever_change c1");
+  Add(a_, 1);
+  EXPECT_EQ(Next(), "hold");
+  now_ += absl::Milliseconds(1);
+  Add(a_, 1);
+  EXPECT_EQ(Next(), "window c2 c3");
+  // What was held and then cancelled leaves nothing behind.
+  Waiting* held = Add(a_, 1);
+  EXPECT_EQ(Next(), "hold");
+  queue_.Remove(held);
+  EXPECT_TRUE(queue_.empty());
+  SetLever("audit_rate", "0.25");
+  Add(a_, 1);
+  EXPECT_EQ(Next(), "hold");
+}
+
+TEST_F(DeviceQueueTest, StepsAndOutputTypesDoNotMix) {
+  auto prefill = std::make_shared<TestCall>(std::vector{a_}, 64);
+  prefill->step = Step::kPrefill;
+  prefill->id = "p";
+  auto bf16 = std::make_shared<TestCall>(std::vector{a_}, 1);
+  bf16->output_type = DType::kBf16;
+  bf16->id = "b";
+  Add(a_, 1);
+  queue_.Add(prefill, now_, seq_++);
+  queue_.Add(bf16, now_, seq_++);
+  EXPECT_EQ(Next(), "device_idle c1");
+  EXPECT_EQ(Next(), "device_idle clientp");
+  EXPECT_EQ(Next(), "device_idle clientb");
+}
+
+// Random adds, removals and picks against plain bookkeeping: nothing is lost, doubled, reordered
+// within a client, or over the bound.
+TEST_F(DeviceQueueTest, RandomOperationsKeepEveryPromise) {
+  std::mt19937 random(1);
+  const auto below = [&](int n) { return static_cast<int>(random() % static_cast<unsigned>(n)); };
+  std::map<std::string, std::vector<Waiting*>> expected;  // shard and client -> calls in order
+  std::map<const Waiting*, std::string> ids;
+  int64_t taken = 0;
+  for (int step = 0; step < 20000; ++step) {
+    now_ += absl::Microseconds(below(100));
+    const int action = below(10);
+    if (action < 5) {
+      const auto& shard = below(2) ? a_ : b_;
+      const std::string client(1, static_cast<char>('a' + below(6)));
+      deadline_ = below(3) ? absl::InfiniteFuture() : now_ + absl::Milliseconds(below(100));
+      Waiting* w = Add(shard, 1 + below(32), client, static_cast<Policy>(below(3)));
+      expected[shard->name + client].push_back(w);
+    } else if (action < 7 && !queue_.empty()) {
+      auto& [key, calls] = *std::next(expected.begin(), below(static_cast<int>(expected.size())));
+      if (calls.empty()) continue;
+      const size_t at = static_cast<size_t>(below(static_cast<int>(calls.size())));
+      const std::string id = calls[at]->call->id;
+      EXPECT_EQ(queue_.Remove(calls[at]).call->id, id);
+      calls.erase(calls.begin() + static_cast<std::ptrdiff_t>(at));
+    } else {
+      if (below(50) == 0) SetLever("m16_tc", below(2) ? "all:m16" : "off");
+      std::map<std::string, std::vector<std::string>> order;
+      for (const auto& [key, calls] : expected) {
+        for (const Waiting* w : calls) order[key].push_back(w->call->id);
+      }
+      Batch batch;
+      queue_.Pick({.live = levers_}, now_, rules_, batch);
+      int rows = 0;
+      for (const TakenCall& t : batch.calls) {
+        const std::string key = t.call->shards[0]->name + t.call->client;
+        ASSERT_FALSE(order[key].empty());
+        EXPECT_EQ(order[key].front(), t.call->id);
+        order[key].erase(order[key].begin());
+        expected[key].erase(expected[key].begin());
+        EXPECT_EQ(t.call->shards, batch.calls[0].call->shards);
+        rows += t.call->rows;
+        ++taken;
+      }
+      EXPECT_EQ(batch.rows, rows);
+      EXPECT_LE(rows, 32);
+    }
+    size_t waiting = 0;
+    absl::Time earliest = absl::InfiniteFuture();
+    for (const auto& [key, calls] : expected) {
+      waiting += calls.size();
+      for (const Waiting* w : calls) earliest = std::min(earliest, w->call->deadline);
+    }
+    ASSERT_EQ(queue_.empty(), waiting == 0);
+    if (waiting > 0) {
+      ASSERT_EQ(queue_.MostUrgent()->call->deadline, earliest);
+    }
+  }
+  EXPECT_GT(taken, 1000);
+}
+
+}  // namespace
+}  // namespace fulcrum
