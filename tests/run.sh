@@ -107,5 +107,4 @@ if [ -n "$all" ]; then
   check "clang-tidy" bash tests/lint/clang_tidy.sh build/asan
   build package fulcrum_backends && passed=$((passed + 1))
   check "fuzz" bash tests/fuzz/run.sh 60
-  check "soak" bash tests/soak/run.sh build/release
 fi

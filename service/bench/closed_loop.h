@@ -1,6 +1,6 @@
 // A closed loop: a fixed number of calls in flight, each started when the one before it ended,
-// timed one by one. What a call is, and how it is sent, is the caller's. SPDX-License-Identifier:
-// Apache-2.0
+// timed one by one. What a call is, and how it is sent, is the caller's.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstdint>

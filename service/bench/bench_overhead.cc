@@ -1,0 +1,110 @@
+// What the node adds to gRPC: Project calls of one row on one 1024x5120 fp8 shard, without the time
+// their kernel took, against gRPC alone with the same messages (bench_echo.cc). Both servers run in
+// this process, taking turns, so that a slow minute of the machine is a slow minute of both.
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+#include <vector>
+
+#include "kernels/weights/synthetic.h"
+#include "scheduler/shard_store.h"
+#include "service/bench/echo_server.h"
+#include "service/bench/project_loop.h"
+#include "service/server.h"
+
+namespace {
+
+using namespace fulcrum;           // NOLINT: a program of one file
+using namespace fulcrum::service;  // NOLINT
+
+constexpr int64_t kN = 1024, kK = 5120, kReplyBytes = kN * 2;
+constexpr char kShard[] = "models/bench/shards/k_proj";
+constexpr int kRounds = 5;
+
+struct Side {
+  const char* name;
+  Target target;
+  std::vector<double> p50_us, p99_us, faults;
+};
+
+double Median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+absl::StatusOr<std::unique_ptr<Server>> StartNode() {
+  Config config;
+  config.listen = "127.0.0.1:0";
+  config.metrics_listen = "off";
+  config.backend = "cpu";
+  config.log_level = "warn";
+  auto server = Server::Start(config, {});
+  if (!server.ok()) return server.status();
+  if (absl::Status s = (*server)->WaitLoaded(); !s.ok()) return s;
+  auto source = SyntheticWeight({.name = "k_proj", .n = kN, .k = kK}, 1);
+  if (!source.ok()) return source.status();
+  const LoadRequest load = {.name = kShard, .family = Family::kAttnQkv, .source = *source};
+  if (auto shard = (*server)->shards().Load(load); !shard.ok()) return shard.status();
+  return server;
+}
+
+// False when a call failed.
+bool Measure(Side& side) {
+  const LoopResult result =
+      RunProjectLoop(side.target, MakeRequest(kShard, 1, kK), {.in_flight = 1, .seconds = 1});
+  side.p50_us.push_back(result.Percentile(0.5));
+  side.p99_us.push_back(result.Percentile(0.99));
+  side.faults.push_back(result.faults_per_call);
+  if (result.errors == 0 && !result.latency_us.empty()) return true;
+  std::fprintf(stderr, "bench_overhead: %ld of the calls to %s failed\n",
+               static_cast<long>(result.errors), side.name);
+  return false;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const bool json = argc == 2 && std::strcmp(argv[1], "--json") == 0;
+  if (argc > 1 && !json) {
+    std::fprintf(stderr, "usage: bench_overhead [--json]\n");
+    return 2;
+  }
+  KeepFreedMemory();
+  const auto node = StartNode();
+  if (!node.ok()) {
+    std::fprintf(stderr, "bench_overhead: %s\n", node.status().ToString().c_str());
+    return 1;
+  }
+  const auto proto = StartEchoServer(EchoKind::kProto, kReplyBytes);
+  const auto raw = StartEchoServer(EchoKind::kRaw, kReplyBytes);
+  if (proto == nullptr || raw == nullptr) {
+    std::fprintf(stderr, "bench_overhead: no loopback port could be bound\n");
+    return 1;
+  }
+  Side sides[] = {{"node", {(*node)->address(), kReplyBytes}, {}, {}, {}},
+                  {"echo_proto", {proto->address(), kReplyBytes}, {}, {}, {}},
+                  {"echo_raw", {raw->address(), kReplyBytes}, {}, {}, {}}};
+  for (int round = 0; round < kRounds; ++round) {
+    for (Side& side : sides) {
+      if (!Measure(side)) return 1;
+    }
+  }
+  const double node_us = Median(sides[0].p50_us), echo_us = Median(sides[1].p50_us);
+  if (json) {
+    std::printf(
+        "{\"node_p50_us\":%.1f,\"echo_proto_p50_us\":%.1f,\"echo_raw_p50_us\":%.1f,"
+        "\"ratio\":%.3f,\"ratio_raw\":%.3f,\"node_faults_per_call\":%.3f}\n",
+        node_us, echo_us, Median(sides[2].p50_us), node_us / echo_us,
+        node_us / Median(sides[2].p50_us), Median(sides[0].faults));
+    return 0;
+  }
+  std::printf("%-12s %10s %10s %12s   medians of %d rounds\n", "", "p50_us", "p99_us",
+              "faults/call", kRounds);
+  for (const Side& side : sides) {
+    std::printf("%-12s %10.1f %10.1f %12.3f\n", side.name, Median(side.p50_us), Median(side.p99_us),
+                Median(side.faults));
+  }
+  std::printf("the node without its kernel time, over echo_proto: %.2f\n", node_us / echo_us);
+  return 0;
+}

@@ -1,0 +1,84 @@
+# The metrics of a running node: the names and types are README's table (which deploy/ is held to),
+# every series is there before the first call, and one known load gives known numbers. Cases P078,
+# P080, P081, P085.
+# SPDX-License-Identifier: Apache-2.0
+import collections
+import math
+import re
+import unittest
+
+from node import GATE, Node, SOURCE, project, request
+
+
+def exposed(text):
+    return dict(re.findall(r"^# TYPE (\w+) (\w+)$", text, re.M))
+
+
+class Metrics(unittest.TestCase):
+    def test_names_types_and_labels_are_readmes(self):  # P078
+        rows = re.findall(r"^\| `((?:fulcrum|grpc)_\w+)` \| (\w+) \| ([^|]*) \|",
+                          (SOURCE / "README.md").read_text(), re.M)
+        self.assertGreater(len(rows), 20)
+        with Node() as node:
+            project(node.channel(), request())
+            text = node.scrape()
+        self.assertEqual(exposed(text), {name: kind for name, kind, _ in rows})
+        for name, kind, labels in rows:
+            expected = {label.strip() for label in labels.split(",") if label.strip()}
+            suffix = "_count" if kind == "histogram" else ""
+            for found in re.findall(rf"^{name}{suffix}(?:{{(.*)}})? ", text, re.M):
+                self.assertEqual({k for k, _ in re.findall(r'(\w+)="([^"]*)"', found)}, expected, name)
+
+    def test_every_tier_and_phase_is_there_at_zero(self):  # P081
+        with Node() as node:
+            text = node.scrape()
+        series = re.findall(r'^fulcrum_launches_total\{(.*)\} (\S+)$', text, re.M)
+        self.assertTrue(series)
+        self.assertEqual({value for _, value in series}, {"0"})
+        tiers = {re.search(r'tier="(\w+)"', labels).group(1) for labels, _ in series}
+        phases = {re.search(r'phase="(\w+)"', labels).group(1) for labels, _ in series}
+        reasons = {re.search(r'close_reason="(\w+)"', labels).group(1) for labels, _ in series}
+        self.assertEqual(len(series), len(tiers) * len(phases) * len(reasons))
+        self.assertEqual(phases, {"attention", "ssm", "ffn", "moe", "lm_head", "other"})
+
+    def test_calls_rows_and_launches_are_different_things(self):  # P080
+        with Node() as node:
+            channel = node.channel()
+            project(channel, request(rows=8))
+            project(channel, request(rows=1))
+            self.assertEqual(node.metric("fulcrum_calls_total", method="Project", code="OK"), 2)
+            self.assertEqual(node.metric("fulcrum_rows_total", phase="ffn", step="decode"), 9)
+            self.assertEqual(node.metric("fulcrum_launches_total", phase="ffn"), 2)
+            self.assertEqual(node.metric("fulcrum_batch_rows_sum", phase="ffn"), 9)
+            self.assertEqual(node.metric("fulcrum_batch_rows_count", phase="ffn"), 2)
+            self.assertEqual(node.metric("fulcrum_inflight_calls"), 0)
+            self.assertEqual(node.metric("fulcrum_queue_rows"), 0)
+            self.assertEqual(
+                node.metric("grpc_server_handled_total", grpc_method="Project", grpc_code="OK"), 2)
+            shard_bytes = 1376 * 512 + 11 * 4 * 4  # codes and the scale grid
+            read = node.metric("fulcrum_weight_bytes_total", phase="ffn")
+            self.assertGreaterEqual(read, 2 * shard_bytes)
+
+    def test_histograms_are_cumulative(self):  # P085
+        with Node() as node:
+            for rows in range(1, 20):
+                project(node.channel(), request(GATE, rows=rows))
+            text = node.scrape()
+        buckets, counts = collections.defaultdict(list), {}
+        for name, labels, value in re.findall(r"^(\w+)\{(.*)\} (\S+)$", text, re.M):
+            if name.endswith("_bucket"):
+                bound = float(re.search(r'le="([^"]+)"', labels).group(1))
+                key = (name[:-7], re.sub(r',?le="[^"]*"', "", labels))
+                buckets[key].append((bound, float(value)))
+            elif name.endswith("_count"):
+                counts[name[:-6], labels] = float(value)
+        self.assertTrue(buckets)
+        for key, series in buckets.items():
+            self.assertEqual([b for b, _ in series], sorted(b for b, _ in series), key)
+            self.assertEqual([c for _, c in series], sorted(c for _, c in series), key)
+            self.assertEqual(series[-1][0], math.inf, key)
+            self.assertEqual(series[-1][1], counts[key], key)
+
+
+if __name__ == "__main__":
+    unittest.main()
