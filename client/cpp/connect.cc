@@ -1,5 +1,7 @@
 // Client::Connect: options checked, credentials read, channels made.
 // SPDX-License-Identifier: Apache-2.0
+#include <grpc/grpc.h>
+
 #include <fstream>
 #include <sstream>
 
@@ -81,6 +83,9 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Connect(const std::string& targe
   }
   absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> credentials = Credentials(options);
   if (!credentials.ok()) return credentials.status();
+  // gRPC stops its threads when the last object of it goes, and after large messages that wait can
+  // last ten seconds (its poller sleeps once more). One reference that stays prevents it.
+  [[maybe_unused]] static const bool stays = (grpc_init(), true);
   std::vector<std::shared_ptr<grpc::Channel>> channels;
   for (int i = 0; i < options.channels; ++i) {
     channels.push_back(grpc::CreateCustomChannel(target, *credentials, Arguments(options, i)));
