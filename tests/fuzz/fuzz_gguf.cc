@@ -1,0 +1,26 @@
+// libFuzzer entry of the GGUF reader: whatever the bytes, the reader returns, and every tensor it
+// accepts lies inside the file and reads whole.
+// SPDX-License-Identifier: Apache-2.0
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "kernels/weights/file_source.h"
+#include "kernels/weights/gguf.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  const auto bytes = std::as_bytes(std::span(data, size));
+  const auto contents =
+      fulcrum::ParseGguf(fulcrum::WeightFileFromBytes("fuzz", {bytes.begin(), bytes.end()}));
+  if (!contents.ok()) return 0;
+  for (const fulcrum::TensorInfo& tensor : contents->tensors) {
+    std::vector<std::byte> content(tensor.bytes);
+    if (!tensor.file->Read(tensor.offset, content).ok()) __builtin_trap();
+    const auto weight = fulcrum::OpenPlainWeight(tensor);
+    if (!weight.ok()) continue;
+    const fulcrum::WeightSpec& spec = (*weight)->spec();
+    std::vector<std::byte> rows(static_cast<size_t>(spec.n * spec.row_bytes()));
+    if (!(*weight)->ReadRows(0, spec.n, rows).ok()) __builtin_trap();
+  }
+  return 0;
+}

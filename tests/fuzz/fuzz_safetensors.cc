@@ -1,0 +1,33 @@
+// libFuzzer entry of the safetensors reader: whatever the bytes, the reader returns, and every
+// tensor it accepts lies inside the file and opens or is refused. Index parsing takes the same
+// bytes.
+// SPDX-License-Identifier: Apache-2.0
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "kernels/weights/file_source.h"
+#include "kernels/weights/safetensors.h"
+#include "kernels/weights/safetensors_header.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  const auto bytes = std::as_bytes(std::span(data, size));
+  const auto tensors =
+      fulcrum::ParseSafetensors(fulcrum::WeightFileFromBytes("fuzz", {bytes.begin(), bytes.end()}));
+  if (tensors.ok()) {
+    for (const fulcrum::TensorInfo& tensor : *tensors) {
+      std::vector<std::byte> content(tensor.bytes);
+      if (!tensor.file->Read(tensor.offset, content).ok()) __builtin_trap();
+      const auto weight = fulcrum::OpenFp8Weight(tensor, &tensors->front());
+      if (weight.ok() && !fulcrum::CheckFinite(**weight).ok()) continue;
+    }
+  }
+  const std::string_view text(reinterpret_cast<const char*>(data), size);
+  const auto index = fulcrum::ParseSafetensorsIndex(text, "fuzz");
+  if (index.ok()) {
+    for (const auto& entry : index->entries) {
+      if (entry.file.find("..") == 0 || entry.file.front() == '/') __builtin_trap();
+    }
+  }
+  return 0;
+}
