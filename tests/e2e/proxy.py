@@ -7,14 +7,14 @@ import threading
 
 
 class HalfwayProxy:
-    """Relays to `target`; towards it, holds back everything after `limit` bytes. `held` is set when
-    that happens; release() lets the rest through, reset() ends both sides with a TCP reset."""
+    """Relays to `target`; towards it, holds back everything after `limit` bytes (None: nothing).
+    `held` is set when that happens; release() lets the rest through, reset() ends both sides with a TCP reset."""
 
     def __init__(self, target, limit):
         host, port = target.rsplit(":", 1)
         self.target, self.limit = (host, int(port)), limit
         self.held, self.go = threading.Event(), threading.Event()
-        self.sockets, self.threads = [], []
+        self.sockets, self.threads, self.accepted = [], [], 0
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.address = f"127.0.0.1:{self.listener.getsockname()[1]}"
         self._start(self._accept)
@@ -31,6 +31,7 @@ class HalfwayProxy:
                 server = socket.create_connection(self.target)
             except OSError:
                 return
+            self.accepted += 1
             self.sockets += [client, server]
             self._start(self._relay, client, server, self.limit)
             self._start(self._relay, server, client, None)

@@ -87,3 +87,41 @@ def deployed_flags_exist(tree):
                 if flag not in known:
                     findings.append(f"{name}:{number}: fulcrumd has no flag {flag}")
     return findings
+
+
+def test_names(tree):
+    """Suite.Name of every GoogleTest, and test_... of every Python test."""
+    names = set()
+    for path in tree.files(("*_test.cc",), under=("tests",)):
+        names |= {f"{suite}.{name}" for suite, name in
+                  re.findall(r"\bTEST(?:_F|_P)?\(\s*(\w+),\s*(\w+)\)", tree.text(path))}
+    for path in tree.files(("test_*.py",), under=("tests",)):
+        names |= set(re.findall(r"def (test_\w+)\(", tree.text(path)))
+    return names
+
+
+@rule(
+    bad=[{"tests/cases.md": "| P001 | x | `Suite.Gone` |\n", "tests/a_test.cc": "TEST(Suite, Here) {}"},
+         {"tests/cases.md": "| P001 | x | `test_gone` |\n", "tests/test_a.py": "def test_here(self)"},
+         {"tests/cases.md": "| P001 | x | |\n"},
+         {"tests/cases.md": "| P001 | x | because |\n| P001 | x | because |\n"},
+         {"tests/cases.md": "# none\n"}],
+    good=[{"tests/cases.md": "| P001 | x | `Suite.Here`, `test_here` |\n| P002 | x | Never. |\n",
+           "tests/a_test.cc": "TEST_F(Suite, Here) {}", "tests/test_a.py": "def test_here(self)"}],
+)
+def cases_name_tests_that_exist(tree):
+    names, seen, findings = test_names(tree), set(), []
+    for number, line in lines(tree.text("tests/cases.md")):
+        match = re.match(r"\| (P\d{3}) \|[^|]*\|(.*)\|$", line)
+        if not match:
+            continue
+        case, held = match.groups()
+        if case in seen:
+            findings.append(f"tests/cases.md:{number}: {case} is there twice")
+        seen.add(case)
+        if not held.strip():
+            findings.append(f"tests/cases.md:{number}: {case} has neither a test nor a reason")
+        for token in re.findall(r"`(test_\w+|[A-Z]\w+\.[A-Z]\w+)`", held):
+            if token not in names:
+                findings.append(f"tests/cases.md:{number}: {case} names {token}, which is no test")
+    return findings or ([] if seen else ["tests/cases.md: no case in it"])

@@ -1,0 +1,88 @@
+# Deadlines, keepalive and connection age as clients meet them. Cases P054, P055, P057, P065, P066,
+# P076.
+# SPDX-License-Identifier: Apache-2.0
+import collections
+import random
+import threading
+import unittest
+
+import grpc
+from load import Load
+from node import HEAD, Node, PATIENCE, SMALL, UNLIMITED, code_of, project, request, scaled
+from proxy import HalfwayProxy
+
+OK, EXCEEDED = grpc.StatusCode.OK, grpc.StatusCode.DEADLINE_EXCEEDED
+
+
+class Traffic(unittest.TestCase):
+    def hurry(self, node, calls, seconds):
+        """Calls with timeouts drawn around `seconds`; how they ended."""
+        codes, lock = collections.Counter(), threading.Lock()
+
+        def client(seed):
+            dice, channel = random.Random(seed), node.channel()
+            for _ in range(calls):
+                code = code_of(project, channel, request(HEAD, rows=32),
+                               timeout=dice.uniform(0.1, 2) * seconds)
+                with lock:
+                    codes[code] += 1
+        threads = [threading.Thread(target=client, args=(s,)) for s in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return codes
+
+    def test_a_deadline_is_one_code_wherever_it_passes(self):  # P055
+        with Node() as node:
+            codes = self.hurry(node, scaled(100, 2000), seconds=0.002)
+            self.assertLessEqual(set(codes), {OK, EXCEEDED}, codes)
+            self.assertGreater(codes[EXCEEDED], 0)
+            self.assertEqual(code_of(project, node.channel(), request()), OK)
+
+    def test_short_timeouts_do_not_hurt_long_ones(self):  # P057
+        with Node() as node, Load(node, clients=2, timeout=PATIENCE) as patient:
+            self.hurry(node, scaled(150, 20000), seconds=0.002)
+            patient.wait_for(50)
+        self.assertEqual(set(patient.codes), {OK}, patient.details[:3])
+
+    def test_a_connection_that_cannot_fill_a_batch_is_warned_of(self):  # P054
+        with Node("limits { max_concurrent_streams: 16 }\n" + SMALL) as node:
+            self.assertIn("one connection cannot fill a batch", node.log())
+            self.assertEqual(code_of(project, node.channel(), request()), OK)
+        with Node() as node:
+            self.assertNotIn("cannot fill a batch", node.log())
+
+    def test_a_pinging_idle_client_is_not_cut_off(self):  # P065, P066
+        with Node() as node:
+            channel = node.channel(UNLIMITED + (("grpc.keepalive_time_ms", 1500),
+                                                ("grpc.keepalive_permit_without_calls", 1),
+                                                ("grpc.http2.max_pings_without_data", 0)))
+            self.assertEqual(code_of(project, channel, request()), OK)
+            lost = threading.Event()
+
+            def watch(state):
+                if state in (grpc.ChannelConnectivity.IDLE,
+                             grpc.ChannelConnectivity.TRANSIENT_FAILURE):
+                    lost.set()
+            channel.subscribe(watch)
+            # A server that counts such pings as abuse cuts the connection at the third.
+            self.assertFalse(lost.wait(scaled(8, 300)))
+            self.assertEqual(code_of(project, channel, request()), OK)
+            channel.unsubscribe(watch)
+
+    def test_an_old_connection_is_closed_without_a_failed_call(self):  # P076
+        with Node("limits { max_connection_age_seconds: 1 }\n" + SMALL) as node:
+            proxy = HalfwayProxy(node.address, limit=None)
+            channel = grpc.insecure_channel(proxy.address, options=UNLIMITED)
+            codes = collections.Counter()
+            while proxy.accepted < 3 and sum(codes.values()) < 1_000_000:
+                codes[code_of(project, channel, request(), timeout=PATIENCE)] += 1
+            self.assertEqual(set(codes), {OK}, codes)
+            self.assertGreaterEqual(proxy.accepted, 3)
+            channel.close()
+            proxy.close()
+
+
+if __name__ == "__main__":
+    unittest.main()
