@@ -1,5 +1,6 @@
 // E4M3FN codes and the block-scaled encoder. Which bytes of a file are codes and which are scales
-// is the reader's (weights/safetensors.h). SPDX-License-Identifier: Apache-2.0
+// is the reader's (weights/safetensors.h).
+// SPDX-License-Identifier: Apache-2.0
 #include "kernels/formats/fp8_block128.h"
 
 #include <algorithm>

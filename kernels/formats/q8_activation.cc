@@ -39,7 +39,8 @@ void QuantizeQ8Row(std::span<const uint16_t> x, std::span<int8_t> q, std::span<f
     d[chunk] = amax / kLargestQ;
     if (d[chunk] == 0) continue;
     for (size_t i = 0; i < length; ++i) {
-      // std::round takes halves away from zero. A subnormal scale is coarse, hence the clamp.
+      // std::round takes halves away from zero. The clamp is the rule's: no BF16 value reaches it,
+      // since even the coarsest (subnormal) scale leaves the ratio below 127.5.
       const float ratio = std::round(Bf16ToF32(x[first + i]) / d[chunk]);
       out[i] = static_cast<int8_t>(std::clamp(ratio, -kLargestQ, kLargestQ));
     }

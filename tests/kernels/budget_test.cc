@@ -305,6 +305,13 @@ TEST(CheckBudget, RelativeRmsFailsWhenEveryElementPasses) {
   EXPECT_EQ(v.over, 0);
   EXPECT_EQ(v.relative_rms, 0x1p-7);
   EXPECT_FALSE(v.ok);
+
+  // F32 at K = 16384: the floor is 2^-14 of the rms, six times what all elements may be off by.
+  const std::vector<float> within(256, 1 + 0x1p-15f);
+  const Verdict f32 = CheckBudget(r, within, 1, 256, 16384, DType::kF32);
+  EXPECT_EQ(f32.over, 0);
+  EXPECT_FALSE(f32.ok) << f32.Describe();
+  EXPECT_TRUE(CheckBudget(r, std::vector<float>(256, 1 + 0x1p-17f), 1, 256, 16384, DType::kF32).ok);
 }
 
 TEST(CheckBudget, ReferenceIsRoundedOnceToTheOutputType) {

@@ -1,7 +1,7 @@
-// The oracle as a whole: its bits against a restatement of the orders at many K, its products
-// against files of other implementations, exact probes, rows that must not touch each other, and
-// what it refuses. Sums worked out by hand are in order_test.cc. SPDX-License-Identifier:
-// Apache-2.0
+// The oracle as a whole: its bits against a restatement of the orders at many K, exact probes, rows
+// that must not touch each other, and what it refuses. Sums worked out by hand are in
+// order_test.cc; products of other implementations, which take a tolerance, in budget_test.cc.
+// SPDX-License-Identifier: Apache-2.0
 #include "kernels/numerics/oracle.h"
 
 #include <algorithm>

@@ -7,6 +7,7 @@
 
 #include <bit>
 #include <cmath>
+#include <limits>
 #include <map>
 #include <utility>
 #include <vector>
@@ -235,6 +236,20 @@ TEST(OrderZeroPadding, ChangesNoBit) {
         }
       }
     }
+  }
+}
+
+// The padding of a block is there whatever its scale: zero times infinity is NaN in the exact
+// order, where the scale meets the activation, and in no other.
+TEST(OrderZeroPadding, MeetsTheScaleOfItsBlock) {
+  const float inf = std::numeric_limits<float>::infinity();
+  for (const int64_t k : {130, 256}) {
+    const std::vector<uint16_t> w(k, F32ToBf16(1)), x(k, F32ToBf16(2));
+    const std::vector<float> scales = {1, inf};
+    const bool padded = k % kBlockK != 0;
+    EXPECT_EQ(Bits(ExactDot(w, scales, x)), padded ? 0x7fffffffu : Bits(inf));
+    EXPECT_EQ(MmaDot(w, scales, x), inf);
+    EXPECT_EQ(BlockfoldDot(w, scales, x), inf);
   }
 }
 
