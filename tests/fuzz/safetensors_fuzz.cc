@@ -1,22 +1,34 @@
-// Any bytes as a safetensors file: refused with a status, or a list of tensors inside the file.
+// Any bytes to the safetensors reader: whatever the bytes, the reader returns, and every
+// tensor it accepts lies inside the file and opens or is refused. Index parsing takes the same
+// bytes.
 // SPDX-License-Identifier: Apache-2.0
-#include <cstring>
+#include <span>
+#include <string_view>
 #include <vector>
 
 #include "kernels/weights/file_source.h"
 #include "kernels/weights/safetensors.h"
+#include "kernels/weights/safetensors_header.h"
 #include "tests/fuzz/fuzz_target.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  std::vector<std::byte> bytes(size);
-  if (size > 0) std::memcpy(bytes.data(), data, size);
-  const auto file = fulcrum::WeightFileFromBytes("fuzz.safetensors", std::move(bytes));
-  const auto tensors = fulcrum::ParseSafetensors(file);
-  if (!tensors.ok()) return 0;
-  for (const fulcrum::TensorInfo& tensor : *tensors) {
-    FUZZ_REQUIRE(tensor.offset <= size && tensor.bytes <= size - tensor.offset);
-    (void)fulcrum::OpenPlainWeight(tensor).ok();
-    (void)fulcrum::OpenFp8Weight(tensor, nullptr).ok();
+  const auto bytes = std::as_bytes(std::span(data, size));
+  const auto tensors =
+      fulcrum::ParseSafetensors(fulcrum::WeightFileFromBytes("fuzz", {bytes.begin(), bytes.end()}));
+  if (tensors.ok()) {
+    for (const fulcrum::TensorInfo& tensor : *tensors) {
+      std::vector<std::byte> content(tensor.bytes);
+      FUZZ_REQUIRE(tensor.file->Read(tensor.offset, content).ok());
+      const auto weight = fulcrum::OpenFp8Weight(tensor, &tensors->front());
+      if (weight.ok() && !fulcrum::CheckFinite(**weight).ok()) continue;
+    }
+  }
+  const std::string_view text(reinterpret_cast<const char*>(data), size);
+  const auto index = fulcrum::ParseSafetensorsIndex(text, "fuzz");
+  if (index.ok()) {
+    for (const auto& entry : index->entries) {
+      FUZZ_REQUIRE(entry.file.find("..") != 0 && entry.file.front() != '/');
+    }
   }
   return 0;
 }
