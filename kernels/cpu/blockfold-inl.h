@@ -38,7 +38,7 @@ class BlockfoldKernel {
     const int first = job.items.first_tile(item), end = job.items.end_tile(item);
     // Few columns: their activations stay in cache over a whole segment, which the weights then
     // cross in memory order. Many: a piece of them must be used by all tiles before the next.
-    const int64_t step = job.args.m <= 2 ? layout.segment_k : kPieceK;
+    const int64_t step = job.args.m <= std::min(2, kStreamColumns) ? layout.segment_k : kPieceK;
     for (int64_t segment = 0; segment < layout.segments; ++segment) {
       std::memset(scratch.lanes, 0, sizeof(float) * static_cast<size_t>(job.args.m * kBlockRows));
       const int64_t segment_k = layout.SegmentK(segment);

@@ -22,7 +22,7 @@ namespace hn = hwy::HWY_NAMESPACE;
 using DF = hn::ScalableTag<float>;
 using DU = hn::ScalableTag<uint32_t>;
 using VF = hn::Vec<DF>;
-inline constexpr int kLanes = static_cast<int>(HWY_MAX_BYTES / sizeof(float));
+inline constexpr int kLanes = static_cast<int>(HWY_LANES(float));
 inline constexpr int kTileVecs = kTileRows / kLanes;  // vectors of one tile row
 
 // Enough registers for wide accumulator tiles beside decoding tables?
