@@ -191,7 +191,7 @@ grpc::ServerUnaryReactor* ShardServiceImpl::StartLoad(grpc::CallbackServerContex
   if (absl::Status s = authorizer_.CheckAdmin(PeerOf(*context)); !s.ok()) {
     return Finish(context, s);
   }
-  Family family;
+  Family family = Family::kOther;
   if (absl::Status s = CheckLoad(request, &family); !s.ok()) return Finish(context, s);
   return StartWork(context, [this, &request, response, kind, family] {
     return DoLoad(request, family, kind, response);
