@@ -75,7 +75,7 @@ class Tally {
         DType type)
       : reference_(reference), actual_(actual), n_(n), type_(type) {
     assert(static_cast<int64_t>(reference.size()) == m * n && actual.size() == reference.size());
-    verdict_.elements = static_cast<int64_t>(reference.size());
+    verdict_.elements = m * n;
   }
 
   // Compares one row. `reference_row` is what counts as the reference (rounded or not); an element
