@@ -13,10 +13,10 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/synchronization/notification.h"
 #include "kernels/formats/bf16.h"
 #include "scheduler/call.h"
 #include "scheduler/scheduler.h"
+#include "tests/support/event.h"
 
 namespace fulcrum::test {
 
@@ -67,7 +67,7 @@ class TestCall : public Call {
   const float value;  // of every activation
   std::function<void()> on_gather, on_complete;
   std::atomic<int> gathers{0}, completions{0};
-  absl::Notification done;
+  Event done;
   absl::Status status;
   Provenance provenance;
   std::vector<std::vector<std::byte>> outputs;
