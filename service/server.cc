@@ -1,0 +1,430 @@
+// Construction, loading and the stop of a node.
+// SPDX-License-Identifier: Apache-2.0
+#include "service/server.h"
+
+#include <algorithm>
+#include <atomic>
+#include <random>
+#include <string_view>
+#include <thread>
+#include <utility>
+
+#include "absl/base/call_once.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/synchronization/notification.h"
+#include "absl/time/clock.h"
+#include "grpcpp/ext/proto_server_reflection_plugin.h"
+#include "grpcpp/grpcpp.h"
+#include "grpcpp/health_check_service_interface.h"
+#include "kernels/backend_factory.h"
+#include "scheduler/auditor.h"
+#include "scheduler/clock.h"
+#include "scheduler/lever_store.h"
+#include "scheduler/scheduler.h"
+#include "scheduler/shard_store.h"
+#include "service/authorization.h"
+#include "service/grpc_metrics.h"
+#include "service/health.h"
+#include "service/lever_service.h"
+#include "service/lever_sources.h"
+#include "service/log.h"
+#include "service/metrics.h"
+#include "service/metrics_endpoint.h"
+#include "service/projection_service.h"
+#include "service/shard_loader.h"
+#include "service/shard_service.h"
+#include "service/tls.h"
+
+namespace fulcrum::service {
+namespace {
+
+// Fewer HTTP/2 streams a connection than rows of a decode launch: one client's single-row calls
+// could then never fill a batch.
+constexpr int kStreamsForFullBatch = kMaxDecodeRows;
+
+std::string NewNodeId() {
+  std::random_device entropy;
+  return absl::StrFormat("%08x%08x", entropy(), entropy());
+}
+
+std::vector<Backend*> Pointers(const std::vector<std::unique_ptr<Backend>>& backends) {
+  std::vector<Backend*> out;
+  for (const auto& backend : backends) out.push_back(backend.get());
+  return out;
+}
+
+MetricsSetup SetupOf(const std::vector<Backend*>& backends) {
+  MetricsSetup setup;
+  setup.version = FULCRUM_VERSION;
+  setup.grpc_methods = NodeGrpcMethods();
+  for (const Backend* backend : backends) {
+    setup.ladders.push_back(backend->ladder());
+    setup.devices.push_back(backend->device().id);
+  }
+  return setup;
+}
+
+SchedulerOptions SchedulerOptionsOf(const LimitsConfig& limits) {
+  SchedulerOptions options;
+  options.max_queue_rows = limits.max_queue_rows;
+  options.max_queue_bytes = limits.max_queue_bytes;
+  options.max_prefill_rows = limits.max_prefill_rows;
+  options.slots_per_device = limits.slots_per_device;
+  return options;
+}
+
+AuditorOptions AuditorOptionsOf(const AuditConfig& audit) {
+  AuditorOptions options;
+  options.outputs_per_batch = audit.outputs_per_batch;
+  options.scrub_interval = audit.scrub;
+  options.seed = std::random_device{}();
+  return options;
+}
+
+}  // namespace
+
+// Members are in the order of construction; each uses those above it alone.
+class Server::Impl final : private Observer {
+ public:
+  Impl(const Config& config, ServerOptions options, std::vector<std::unique_ptr<Backend>> backends,
+       LeverSnapshot levers);
+  ~Impl() override { Shutdown(absl::ZeroDuration()); }
+
+  absl::Status Listen();
+  void StartLoading();
+  void Shutdown(absl::Duration patience) {
+    absl::call_once(shutdown_once_, [&] { Stop(patience); });
+  }
+
+  const Config config_;
+  const ServerOptions options_;
+  const Logger log_;
+  const std::string id_ = NewNodeId();
+  const absl::Time started_ = absl::Now();
+  const Clock clock_;
+  const std::vector<std::unique_ptr<Backend>> backends_;
+  const std::vector<Backend*> devices_;
+  Metrics metrics_;
+  NodeHealth health_;
+  LeverStore levers_;
+  ShardStore shards_;
+  Auditor auditor_;
+  Scheduler scheduler_;
+  const Authorizer authorizer_;
+  ShardLoader loader_;
+  ProjectionNode node_;
+  ProjectionServiceImpl projection_service_;
+  ShardServiceImpl shard_service_;
+  LeverServiceImpl lever_service_;
+  std::shared_ptr<LeverStore::Subscription> lever_changes_;
+  std::unique_ptr<ServerTls> tls_;
+  std::unique_ptr<MetricsEndpoint> metrics_endpoint_;
+  std::unique_ptr<grpc::Server> grpc_;
+  int port_ = 0;
+  std::string address_;
+
+  std::atomic<bool> stop_loading_{false};
+  absl::Notification loaded_;
+  absl::Status load_status_;  // written before loaded_ is notified
+  std::thread load_thread_;
+
+ private:
+  void Load();
+  void Stop(absl::Duration patience);
+  void Fail(const absl::Status& why);
+  void OnShardChange(const ShardInfo& info);
+
+  // Observer: everything is counted; what stops a device also reaches health and the log.
+  void OnLaunch(const LaunchEvent& event) override { metrics_.OnLaunch(event); }
+  void OnCallQueued(const Arm& arm, Phase phase, double seconds) override {
+    metrics_.OnCallQueued(arm, phase, seconds);
+  }
+  void OnReject(RejectReason reason) override { metrics_.OnReject(reason); }
+  void OnDeclined(const Arm& asked, const Arm& ran, std::string_view reason) override {
+    metrics_.OnDeclined(asked, ran, reason);
+  }
+  void OnQueue(int64_t rows, int64_t bytes) override { metrics_.OnQueue(rows, bytes); }
+  void OnAudit(const Arm& arm, AuditResult result) override { metrics_.OnAudit(arm, result); }
+  void OnIncident(const Incident& incident) override;
+  void OnDeviceFault(std::string_view device, const absl::Status& status) override;
+
+  absl::once_flag shutdown_once_, failure_once_;
+};
+
+Server::Impl::Impl(const Config& config, ServerOptions options,
+                   std::vector<std::unique_ptr<Backend>> backends, LeverSnapshot levers)
+    : config_(config),
+      options_(std::move(options)),
+      log_(ParseLogLevel(config.log_level).value_or(LogLevel::kInfo), options_.log_descriptor),
+      backends_(std::move(backends)),
+      devices_(Pointers(backends_)),
+      metrics_(SetupOf(devices_)),
+      health_(devices_),
+      levers_(clock_, std::move(levers)),
+      shards_(devices_, [this](const ShardInfo& info) { OnShardChange(info); }),
+      auditor_(shards_, *this, AuditorOptionsOf(config_.audit)),
+      scheduler_(devices_, levers_, *this, &auditor_, clock_, SchedulerOptionsOf(config_.limits)),
+      authorizer_(config_.tls),
+      loader_(shards_, config_.weight_roots),
+      node_{.shards = shards_,
+            .scheduler = scheduler_,
+            .metrics = metrics_,
+            .health = health_,
+            .authorizer = authorizer_,
+            .log = log_,
+            .rules = {.limits = config_.limits, .default_policy = config_.default_policy},
+            .id = id_,
+            .log_calls = config_.log_calls},
+      projection_service_(node_),
+      shard_service_(shards_, loader_, levers_, devices_, authorizer_,
+                     NodeFacts{.node = id_,
+                               .version = FULCRUM_VERSION,
+                               .started = started_,
+                               .default_policy = config_.default_policy,
+                               .limits = config_.limits,
+                               .draining = [this] { return health_.draining(); }}),
+      lever_service_(levers_, authorizer_) {
+  metrics_.SetLevers(*levers_.Snapshot());
+  lever_changes_ = levers_.Subscribe([this](const LeverEvent& event) {
+    metrics_.LeverChanged(event);
+    metrics_.SetLevers(*levers_.Snapshot());
+    log_.Info("lever changed", {{"lever", event.lever},
+                                {"from", event.from},
+                                {"to", event.to},
+                                {"epoch", event.epoch},
+                                {"actor", event.actor},
+                                {"reason", event.reason},
+                                {"cause", event.cause}});
+  });
+}
+
+absl::Status Server::Impl::Listen() {
+  auto tls = ServerTls::Make(config_.tls, [this](const absl::StatusOr<absl::Time>& expiry) {
+    if (expiry.ok()) {
+      metrics_.SetCertificateExpiry(*expiry);
+      log_.Info("certificate reloaded", {{"expiry", absl::FormatTime(*expiry)}});
+    } else {
+      log_.Error("new certificate refused, the old one stays", {{"error", expiry.status()}});
+    }
+  });
+  if (!tls.ok()) return tls.status();
+  tls_ = *std::move(tls);
+  if (config_.tls.enabled()) metrics_.SetCertificateExpiry(tls_->expiry());
+
+  if (config_.metrics_listen != "off") {
+    auto endpoint = MetricsEndpoint::Start(config_.metrics_listen, metrics_);
+    if (!endpoint.ok()) return endpoint.status();
+    metrics_endpoint_ = *std::move(endpoint);
+  }
+
+  const LimitsConfig& limits = config_.limits;
+  grpc::EnableDefaultHealthCheckService(true);
+  grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+  grpc::ServerBuilder builder;
+  builder.AddListeningPort(config_.listen, tls_->credentials(), &port_);
+  builder.RegisterService(&projection_service_);
+  builder.RegisterService(&shard_service_);
+  builder.RegisterService(&lever_service_);
+  builder.experimental().SetInterceptorCreators(MakeMetricsInterceptors(metrics_));
+  const int max_message =
+      static_cast<int>(std::min<int64_t>(limits.max_message_bytes, int64_t{0x7fffffff}));
+  builder.SetMaxReceiveMessageSize(max_message);
+  builder.SetMaxSendMessageSize(max_message);
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, limits.max_concurrent_streams);
+  // Two nodes must not share a port unseen.
+  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  // Clients and proxies that ping an idle connection every few seconds are welcome; dead peers are
+  // found by our own pings.
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 1000);
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 60'000);
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 20'000);
+  if (limits.max_connection_age < absl::InfiniteDuration()) {
+    builder.AddChannelArgument(
+        GRPC_ARG_MAX_CONNECTION_AGE_MS,
+        static_cast<int>(absl::ToInt64Milliseconds(limits.max_connection_age)));
+    builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_GRACE_MS,
+                               static_cast<int>(absl::ToInt64Milliseconds(config_.drain)));
+  }
+  grpc_ = builder.BuildAndStart();
+  if (grpc_ == nullptr) {
+    return absl::UnavailableError(
+        absl::StrCat("listen: cannot listen on \"", config_.listen,
+                     "\": is the address taken, or not of this machine? Choose another"));
+  }
+  health_.Attach(grpc_->GetHealthCheckService());
+
+  const bool unix_socket = config_.listen.rfind("unix:", 0) == 0;
+  address_ = unix_socket
+                 ? config_.listen
+                 : absl::StrCat(config_.listen.substr(0, config_.listen.rfind(':')), ":", port_);
+  if (unix_socket) port_ = 0;
+  if (limits.max_concurrent_streams < kStreamsForFullBatch) {
+    log_.Warn("one connection cannot fill a batch",
+              {{"max_concurrent_streams", limits.max_concurrent_streams},
+               {"rows_of_a_full_batch", kStreamsForFullBatch}});
+  }
+  return absl::OkStatus();
+}
+
+void Server::Impl::StartLoading() {
+  load_thread_ = std::thread([this] { Load(); });
+}
+
+void Server::Impl::Load() {
+  const absl::Time begin = absl::Now();
+  const LoadSummary summary = loader_.LoadAll(
+      config_.models,
+      [this](const LoadProgress& progress) {
+        if (progress.status.ok()) {
+          log_.Debug("loaded", {{"name", progress.name},
+                                {"done", progress.done},
+                                {"of", progress.total},
+                                {"seconds", progress.took}});
+        } else {
+          log_.Error("load failed", {{"name", progress.name}, {"error", progress.status}});
+        }
+      },
+      stop_loading_);
+  for (const LoadSummary::Skipped& skipped : summary.skipped) {
+    log_.Debug("tensor not served",
+               {{"model", skipped.model}, {"tensor", skipped.tensor}, {"reason", skipped.reason}});
+  }
+  if (summary.stopped) {
+    load_status_ = absl::CancelledError("the node stopped while it loaded");
+  } else if (!summary.failed.empty()) {
+    const LoadSummary::Failed& first = summary.failed.front();
+    load_status_ = absl::Status(
+        first.status.code(),
+        absl::StrCat("cannot load ", first.name, ": ", first.status.message(),
+                     summary.failed.size() == 1
+                         ? ""
+                         : absl::StrCat(" (and ", summary.failed.size() - 1, " more failed)")));
+    Fail(load_status_);
+  } else {
+    health_.SetLoaded();
+    log_.Info("serving", {{"shards", summary.loaded},
+                          {"resident_bytes", summary.resident_bytes},
+                          {"skipped_tensors", summary.skipped.size()},
+                          {"seconds", absl::Now() - begin}});
+  }
+  loaded_.Notify();
+}
+
+void Server::Impl::Stop(absl::Duration patience) {
+  const absl::Time hard_stop = absl::Now() + patience;
+  log_.Info("draining",
+            {{"patience_seconds", patience}, {"calls_in_flight", scheduler_.inflight_calls()}});
+  stop_loading_.store(true);
+  health_.Drain();
+  lever_service_.Shutdown();
+  projection_service_.DrainStreams();
+  scheduler_.Drain(patience);
+  if (grpc_ != nullptr) {
+    // Replies are on their way; what is still open a moment later is cut.
+    const absl::Duration rest = std::max(hard_stop - absl::Now(), absl::Milliseconds(500));
+    grpc_->Shutdown(absl::ToChronoTime(absl::Now() + std::min(rest, absl::Seconds(5))));
+    health_.Detach();
+  }
+  if (load_thread_.joinable()) load_thread_.join();
+  lever_changes_.reset();
+  metrics_endpoint_.reset();
+  log_.Info("stopped");
+}
+
+void Server::Impl::Fail(const absl::Status& why) {
+  absl::call_once(failure_once_, [&] {
+    if (options_.on_failure) options_.on_failure(why);
+  });
+}
+
+void Server::Impl::OnShardChange(const ShardInfo& info) {
+  health_.OnShard(info);
+  log_.Info("shard", {{"name", info.name},
+                      {"state", Name(info.state)},
+                      {"version", info.version},
+                      {"device", info.device}});
+  for (const Backend* backend : devices_) {
+    int64_t bytes = 0;
+    for (const auto& shard : shards_.Serving()) {
+      if (shard->backend == backend) bytes += shard->weight->resident_bytes();
+    }
+    metrics_.SetShardBytes(backend->device().id, bytes);
+  }
+}
+
+void Server::Impl::OnIncident(const Incident& incident) {
+  metrics_.OnIncident(incident);
+  log_.Error("incident: wrong bits", {{"found_by", incident.what},
+                                      {"shard", incident.shard},
+                                      {"hash", incident.shard_hash},
+                                      {"device", incident.device},
+                                      {"arm", incident.arm},
+                                      {"column", incident.column},
+                                      {"expected", absl::StrFormat("%08x", incident.expected_bits)},
+                                      {"found", absl::StrFormat("%08x", incident.found_bits)},
+                                      {"lever_epoch", incident.lever_epoch}});
+  if (config_.audit.stop_device_on_mismatch && health_.StopDevice(incident.device)) {
+    log_.Error("device stopped", {{"device", incident.device}, {"why", "wrong bits"}});
+  }
+}
+
+void Server::Impl::OnDeviceFault(std::string_view device, const absl::Status& status) {
+  metrics_.OnDeviceFault(device, status);
+  const bool lost = std::any_of(devices_.begin(), devices_.end(), [device](const Backend* b) {
+    return b->device().id == device && !b->healthy();
+  });
+  if (!lost) {
+    log_.Warn("launch failed", {{"device", device}, {"error", status}});
+    return;
+  }
+  if (health_.StopDevice(device)) {
+    log_.Error("device lost", {{"device", device}, {"error", status}});
+  }
+  Fail(absl::InternalError(
+      absl::StrCat("device ", std::string(device), " was lost: ", status.message())));
+}
+
+absl::StatusOr<std::unique_ptr<Server>> Server::Start(const Config& config, ServerOptions options) {
+  if (auto status = CheckConfig(config); !status.ok()) return status;
+  std::vector<std::unique_ptr<Backend>> backends = std::move(options.backends);
+  if (backends.empty()) {
+    auto made = MakeBackends(config.backend, {.cpu_threads = config.cpu_threads,
+                                              .memory_budget_bytes = config.memory_budget_bytes});
+    if (!made.ok()) return made.status();
+    backends = *std::move(made);
+  }
+  const std::string_view kind = backends.front()->name();
+  auto levers = BuildLevers(config, kind, options.environment);
+  if (!levers.ok()) return levers.status();
+  auto impl =
+      std::make_unique<Impl>(config, std::move(options), std::move(backends), *std::move(levers));
+  if (const std::string opened = DescribeProfile(config.profile, kind); !opened.empty()) {
+    impl->log_.Info("profile", {{"opens", opened}});
+  }
+  if (auto status = impl->Listen(); !status.ok()) return status;
+  impl->StartLoading();
+  return std::unique_ptr<Server>(new Server(std::move(impl)));
+}
+
+Server::Server(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Server::~Server() = default;
+
+absl::Status Server::WaitLoaded() const {
+  impl_->loaded_.WaitForNotification();
+  return impl_->load_status_;
+}
+void Server::Shutdown(absl::Duration patience) { impl_->Shutdown(patience); }
+int Server::port() const { return impl_->port_; }
+const std::string& Server::address() const { return impl_->address_; }
+int Server::metrics_port() const {
+  return impl_->metrics_endpoint_ == nullptr ? 0 : impl_->metrics_endpoint_->port();
+}
+const std::string& Server::node_id() const { return impl_->id_; }
+Scheduler& Server::scheduler() { return impl_->scheduler_; }
+ShardStore& Server::shards() { return impl_->shards_; }
+Metrics& Server::metrics() { return impl_->metrics_; }
+NodeHealth& Server::health() { return impl_->health_; }
+
+}  // namespace fulcrum::service
