@@ -11,9 +11,10 @@ import tempfile
 import threading
 import urllib.request
 
-BIN = pathlib.Path(os.environ["FULCRUM_BIN"])
-GENERATED = os.environ["FULCRUM_PYTHON_PROTO"]
 SOURCE = pathlib.Path(__file__).resolve().parents[2]
+BUILD = SOURCE / "build" / "release"  # by hand; CTest says which build it tests
+BIN = pathlib.Path(os.environ.get("FULCRUM_BIN", BUILD / "bin"))
+GENERATED = os.environ.get("FULCRUM_PYTHON_PROTO", str(BUILD / "tests" / "e2e" / "proto"))
 DATA = SOURCE / "tests" / "data"
 LONG = bool(os.environ.get("FULCRUM_LONG_TESTS"))  # soak lengths instead of short ones
 PATIENCE = 120  # seconds until a test that hangs fails; generous, for loaded machines
@@ -61,7 +62,7 @@ class Node:
         self.address = self.metrics_address = None
         if wait:
             self.wait_listening()
-            self.wait_line(r'event=serving|msg=serving|\bserving\b')
+            self.wait_line(r"^fulcrumd serving \d+ shards$")
 
     def _read(self):
         for line in self.process.stdout:
@@ -88,7 +89,7 @@ class Node:
         return match
 
     def wait_listening(self):
-        match = self.wait_line(r"\blistening\b.*address=(\S+)(?:.*metrics=(\S+))?")
+        match = self.wait_line(r"^fulcrumd .* listening on (\S+), metrics on (\S+?)(?:/metrics)?, ")
         self.address, self.metrics_address = match.group(1), match.group(2)
 
     def terminate(self):

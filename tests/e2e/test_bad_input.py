@@ -15,7 +15,7 @@ class BadInput(unittest.TestCase):
             launches = node.metric("fulcrum_launches_total")
             results = list(bad_input.run(node))
             good = 1 + (len(results) + 9) // 10  # the calls in between that must work
-            self.assertGreater(len(results), 100)
+            self.assertGreater(len(results), 90)
             self.assertEqual([r for r in results if r[1] != r[2]], [])
             self.assertEqual(node.metric("fulcrum_launches_total") - launches, good)
             self.assertEqual(node.metric("fulcrum_inflight_calls"), 0)

@@ -46,7 +46,7 @@ class Lifecycle(unittest.TestCase):
         self.assertLessEqual(set(load.codes), {OK, UNAVAILABLE}, load.details[:5])
 
     def test_sigterm_while_a_request_is_half_received(self):  # P094
-        with Node("limits { max_prefill_rows: 8192 }\n" + SMALL) as node:
+        with Node("limits { max_prefill_rows: 4096 max_queue_rows: 4096 }\n" + SMALL) as node:
             proxy = HalfwayProxy(node.address, limit=2 << 20)
             channel = grpc.insecure_channel(proxy.address)
             big = request(rows=1, activation_pitch=0)
@@ -55,7 +55,7 @@ class Lifecycle(unittest.TestCase):
             call = project_future(channel, big)
             self.assertTrue(proxy.held.wait(60))
             node.terminate()
-            node.wait_line("draining")
+            node.wait_line("event=draining")
             proxy.release()
             self.assertEqual(node.wait_exit(), 0, node.log())
             self.assertIn(call.code(), (OK, UNAVAILABLE), call.details())
@@ -67,7 +67,7 @@ class Lifecycle(unittest.TestCase):
             node.wait_listening()
             node.terminate()
             self.assertEqual(node.wait_exit(), 0, node.log())
-            self.assertNotIn("event=serving", node.log())
+            self.assertNotIn("fulcrumd serving", node.log())
 
     def test_sigterm_ends_idle_streams(self):  # P067
         with Node() as node:
@@ -100,6 +100,7 @@ class Lifecycle(unittest.TestCase):
         with Node(config, wait=False) as node:
             node.wait_listening()
             node.wait_line(r"layers\.0\.ffn_gate.*state=serving")
+            node.wait_line(r"models/big/shards/lm_head.*state=loading")
             channel = node.channel()
             self.assertEqual(health(channel, GATE), 1)
             self.assertEqual(code_of(project, channel, request()), OK)

@@ -43,41 +43,46 @@ class Sizes(unittest.TestCase):
             self.assertEqual(project(channel, request()).outputs[0].data, reference)
 
     def test_replies_around_the_boundaries(self):  # P034
-        # 32 rows of 2003 F32 outputs, spread by the pitch: 4 to 4.1 MB.
+        # 512 rows of 2003 F32 outputs, spread by the pitch.
         with Node() as node:
             channel = node.channel()
-            dense = project(channel, request(HEAD, rows=32, output_type=3)).outputs[0].data
-            for target in (4 * MIB - 4096, 4 * MIB, 4 * MIB + 4096 - 128):
-                pitch = target // (32 * 4)
-                reply = project(channel, request(HEAD, rows=32, output_type=3, output_pitch=pitch))
+            dense = project(channel, request(HEAD, rows=512, output_type=3, step=2)).outputs[0].data
+            for target in (4 * MIB - 2048, 4 * MIB, 4 * MIB + 2048, 16 * MIB, 62 * MIB):
+                pitch = target // (512 * 4)
+                reply = project(channel, request(HEAD, rows=512, output_type=3, step=2,
+                                                 output_pitch=pitch))
                 data = reply.outputs[0].data
-                self.assertEqual(len(data), 32 * pitch * 4)
-                for row in (0, 1, 31):
+                self.assertEqual(len(data), target)
+                for row in (0, 1, 511):
                     begin = row * pitch * 4
                     self.assertEqual(data[begin:begin + HEAD_N * 4],
                                      dense[row * HEAD_N * 4:(row + 1) * HEAD_N * 4])
                     gap = data[begin + HEAD_N * 4:begin + pitch * 4]
                     self.assertEqual(gap, bytes(len(gap)))
+            over = request(HEAD, rows=1024, output_type=3, step=2, output_pitch=16 * HEAD_N)
+            self.assertEqual(code_of(project, channel, over), EXHAUSTED)  # 131 MB
 
     def test_a_stock_client_is_told_whose_limit_it_is(self):  # P035, P036
         with Node() as node:
             stock = grpc.insecure_channel(node.address)
-            wide = request(HEAD, rows=32, output_type=3, output_pitch=16 * HEAD_N)
+            wide = request(HEAD, rows=64, step=2, output_type=3, output_pitch=16 * HEAD_N)
             with self.assertRaises(grpc.RpcError) as failed:
                 project(stock, wide)
             self.assertEqual(failed.exception.code(), EXHAUSTED)
             self.assertIn("4194304", failed.exception.details())  # the client's own limit
-            self.assertEqual(len(project(node.channel(), wide).outputs[0].data), 32 * 16 * HEAD_N * 4)
+            self.assertEqual(len(project(node.channel(), wide).outputs[0].data), 64 * 16 * HEAD_N * 4)
 
     def test_a_low_limit_of_the_node_is_named(self):  # P036
-        with Node("limits { max_message_bytes: 65536 }\n" + SMALL) as node:
+        with Node("limits { max_message_bytes: 1048576 }\n" + SMALL) as node:
             channel = node.channel()
-            self.assertEqual(code_of(project, channel, request(rows=8)), OK)
-            self.assertEqual(code_of(project, channel, padded(65537)), EXHAUSTED)
+            self.assertEqual(code_of(project, channel, padded(MIB)), OK)
+            self.assertEqual(code_of(project, channel, padded(MIB + 1)), EXHAUSTED)
             with self.assertRaises(grpc.RpcError) as failed:
-                project(channel, request(HEAD, rows=32))  # 128 KB of outputs
+                project(channel, request(HEAD, rows=32, output_pitch=16 * HEAD_N))  # 2 MB of outputs
             self.assertEqual(failed.exception.code(), EXHAUSTED)
-            self.assertIn("65536", failed.exception.details())
+            self.assertIn("1048576", failed.exception.details())
+            details = dict(failed.exception.trailing_metadata()).get("grpc-status-details-bin", b"")
+            self.assertNotIn(b"RetryInfo", details)  # P075: waiting would not help
 
 
 if __name__ == "__main__":
