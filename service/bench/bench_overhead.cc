@@ -44,7 +44,10 @@ absl::StatusOr<std::unique_ptr<Server>> StartNode() {
   if (absl::Status s = (*server)->WaitLoaded(); !s.ok()) return s;
   auto source = SyntheticWeight({.name = "k_proj", .n = kN, .k = kK}, 1);
   if (!source.ok()) return source.status();
-  const LoadRequest load = {.name = kShard, .family = Family::kAttnQkv, .source = *source};
+  LoadRequest load;
+  load.name = kShard;
+  load.family = Family::kAttnQkv;
+  load.source = *std::move(source);
   if (auto shard = (*server)->shards().Load(load); !shard.ok()) return shard.status();
   return server;
 }
