@@ -1,5 +1,5 @@
 // FP8 weights: E4M3FN bytes (bias 7, largest 448, subnormal step 2^-9, no infinity, NaN 0x7F and
-// 0xFF), one FP32 scale per 128x128 block; the scale multiplies. Every finite code is exact in BF16.
+// 0xFF), one FP32 scale per 128x128 block; the scale multiplies. Finite codes are exact in BF16.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -16,8 +16,8 @@ uint16_t E4m3ToBf16(uint8_t code);
 // RNE, saturating at 448 for finite values and infinities; NaN gives 0x7F.
 uint8_t F32ToE4m3(float value);
 
-// Encodes W[n,k] (row-major F32) as codes [n,k] and scales [ceil(n/128), ceil(k/128)]: scale =
-// amax / 448 in F32 (1 for an all-zero block), code = E4M3(w / scale), as block-scaled checkpoints do.
+// Encodes W[n,k] (row-major F32) as codes [n,k] and scales [ceil(n/128), ceil(k/128)], as
+// block-scaled checkpoints do: scale = amax / 448 in F32 (1 where that is 0), code = E4M3(w / scale).
 void EncodeFp8Block128(std::span<const float> w, int64_t n, int64_t k, std::span<uint8_t> codes,
                        std::span<float> scales);
 

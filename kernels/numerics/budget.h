@@ -21,10 +21,10 @@ namespace fulcrum::numerics {
 struct Verdict {
   bool ok = false;
   int64_t elements = 0;
-  int64_t over = 0;          // elements outside the element budget
-  int64_t max_ulp = 0;       // largest ordinal distance in the output type
-  double max_abs = 0;        // largest |difference|
-  double relative_rms = 0;   // over all compared rows
+  int64_t over = 0;                        // elements outside the element budget
+  int64_t max_ulp = 0;                     // largest ordinal distance in the output type
+  double max_abs = 0;                      // largest |difference|
+  double relative_rms = 0;                 // over all compared rows
   int64_t worst_row = -1, worst_col = -1;  // of the worst element
   float worst_reference = 0, worst_actual = 0;
   std::string Describe() const;  // one line for logs and tests

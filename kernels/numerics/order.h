@@ -10,9 +10,9 @@
 //
 // Segments (fp8 and bf16, every class). Let B = ceil(K / 128) blocks. S is the least power of two
 // with ceil(B / S) <= 17, L = ceil(B / S); segment i is blocks [i L, min((i + 1) L, B)). Segment
-// sums are added in ascending order: ((s0 + s1) + s2) + ... . K = 5120: 4 x 10 blocks; 6144: 4 x 12;
-// 17408: 8 x 17. The bound 17 keeps a K slice of 16 rows near 34 KB, which is what one streaming
-// multiprocessor's ring of bulk copies wants, and makes 17408 split evenly.
+// sums are added in ascending order: ((s0 + s1) + s2) + ... . K = 5120: 4 x 10 blocks; 6144: 4 x
+// 12; 17408: 8 x 17. The bound 17 keeps a K slice of 16 rows near 34 KB, which is what one
+// streaming multiprocessor's ring of bulk copies wants, and makes 17408 split evenly.
 //
 // exact, fp8 and bf16. xs[k] = x[k] * scale(block of k), rounded (bf16: xs = x). Within a segment
 // four lanes; lane t owns the k with (k mod 16) / 4 == t and does acc = fma(w[k], xs[k], acc) in
@@ -24,13 +24,13 @@
 // formats/q8_activation.h): int8 q and one F32 scale d8. For chunk c the integer
 // s = sum over 32 of (code - 1) * q is exact; term = (d2 * d8 rounded) combined as
 // v = fma(d2 * d8, float(s), v). 128 virtual threads: thread t owns chunks t, t + 128, ... in
-// ascending order from v = +0. Then lane l of 32: ((v[l] + v[32 + l]) + v[64 + l]) + v[96 + l]; then
-// a butterfly over the 32 lanes, strides 16, 8, 4, 2, 1. Threads without a chunk hold +0.
+// ascending order from v = +0. Then lane l of 32: ((v[l] + v[32 + l]) + v[64 + l]) + v[96 + l];
+// then a butterfly over the 32 lanes, strides 16, 8, 4, 2, 1. Threads without a chunk hold +0.
 //
 // mma, fp8 and bf16. Operands are the plain BF16 values of weight (unscaled) and activation. Per
 // 128-block a fresh inner accumulator from +0 through 8 tensor-core steps, step t over
-// k = 16 t .. 16 t + 15 (tensor_core.h has one step); outer = fma(scale, inner, outer) over blocks in
-// ascending order from +0 within a segment (bf16: scale = 1).
+// k = 16 t .. 16 t + 15 (tensor_core.h has one step); outer = fma(scale, inner, outer) over blocks
+// in ascending order from +0 within a segment (bf16: scale = 1).
 //
 // blockfold, fp8 and bf16 (CPU). Per 128-block one chain from +0 over pairs in ascending order, the
 // odd element first: inner = fma(w[2j+1], x[2j+1], inner), inner = fma(w[2j], x[2j], inner), w
@@ -43,11 +43,11 @@
 
 namespace fulcrum::numerics {
 
-inline constexpr int kBlockK = 128;        // K per weight scale block and per inner sum
+inline constexpr int kBlockK = 128;  // K per weight scale block and per inner sum
 inline constexpr int kMaxSegmentBlocks = 17;
-inline constexpr int kExactLanes = 4;      // lane of k: (k % 16) / 4
-inline constexpr int kQ2ChunkK = 32;       // K per activation scale
-inline constexpr int kQ2Threads = 128;     // virtual threads of the q2_0 order
+inline constexpr int kExactLanes = 4;   // lane of k: (k % 16) / 4
+inline constexpr int kQ2ChunkK = 32;    // K per activation scale
+inline constexpr int kQ2Threads = 128;  // virtual threads of the q2_0 order
 
 constexpr int64_t Blocks(int64_t k) { return (k + kBlockK - 1) / kBlockK; }
 
