@@ -10,8 +10,9 @@ runtime=(libgrpc++1.51 libprotobuf32 libprometheus-cpp-core1.0 libprometheus-cpp
 build=(g++ cmake ninja-build pkg-config libgrpc++-dev libgrpc-dev protobuf-compiler
   protobuf-compiler-grpc libprotobuf-dev libprotoc-dev libabsl-dev libre2-dev libc-ares-dev libssl-dev
   zlib1g-dev prometheus-cpp-dev libcurl4-openssl-dev libcivetweb-dev libgtest-dev libgmock-dev
-  libbenchmark-dev libhwy-dev nlohmann-json3-dev libcli11-dev ccache lld)
-test=(python3 python3-grpcio python3-protobuf clang-format-14 openssl)
+  libbenchmark-dev libhwy-dev nlohmann-json3-dev libcli11-dev grpc-proto
+  ccache lld python3)
+test=(python3-grpcio python3-protobuf clang-format-14 openssl)
 sanitizers=(clang-14 clang clang-tidy-14 libclang-rt-14-dev llvm-14)
 
 usage() {
