@@ -4,15 +4,17 @@
 
 #include <algorithm>
 #include <atomic>
+#include <optional>
 #include <random>
 #include <string_view>
 #include <thread>
 #include <utility>
 
 #include "absl/base/call_once.h"
+#include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/synchronization/notification.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "grpcpp/ext/proto_server_reflection_plugin.h"
 #include "grpcpp/grpcpp.h"
@@ -42,6 +44,10 @@ namespace {
 // Fewer HTTP/2 streams a connection than rows of a decode launch: one client's single-row calls
 // could then never fill a batch.
 constexpr int kStreamsForFullBatch = kMaxDecodeRows;
+
+// What reaches gRPC once it shuts down is reset, and its caller told CANCELLED. A drained node
+// therefore answers UNAVAILABLE a little longer: whoever is calling hears it, and goes elsewhere.
+constexpr absl::Duration kFarewell = absl::Milliseconds(300);
 
 std::string NewNodeId() {
   std::random_device entropy;
@@ -125,8 +131,8 @@ class Server::Impl final : private Observer {
   std::string address_;
 
   std::atomic<bool> stop_loading_{false};
-  absl::Notification loaded_;
-  absl::Status load_status_;  // written before loaded_ is notified
+  mutable absl::Mutex load_mu_;
+  std::optional<absl::Status> load_status_ ABSL_GUARDED_BY(load_mu_);  // once loading has ended
   std::thread load_thread_;
 
  private:
@@ -291,17 +297,18 @@ void Server::Impl::Load() {
     log_.Debug("tensor not served",
                {{"model", skipped.model}, {"tensor", skipped.tensor}, {"reason", skipped.reason}});
   }
+  absl::Status outcome;
   if (summary.stopped) {
-    load_status_ = absl::CancelledError("the node stopped while it loaded");
+    outcome = absl::CancelledError("the node stopped while it loaded");
   } else if (!summary.failed.empty()) {
     const LoadSummary::Failed& first = summary.failed.front();
-    load_status_ = absl::Status(
+    outcome = absl::Status(
         first.status.code(),
         absl::StrCat("cannot load ", first.name, ": ", first.status.message(),
                      summary.failed.size() == 1
                          ? ""
                          : absl::StrCat(" (and ", summary.failed.size() - 1, " more failed)")));
-    Fail(load_status_);
+    Fail(outcome);
   } else {
     health_.SetLoaded();
     log_.Info("serving", {{"shards", summary.loaded},
@@ -309,7 +316,8 @@ void Server::Impl::Load() {
                           {"skipped_tensors", summary.skipped.size()},
                           {"seconds", absl::Now() - begin}});
   }
-  loaded_.Notify();
+  absl::MutexLock lock(&load_mu_);
+  load_status_ = std::move(outcome);
 }
 
 void Server::Impl::Stop(absl::Duration patience) {
@@ -322,6 +330,7 @@ void Server::Impl::Stop(absl::Duration patience) {
   projection_service_.DrainStreams();
   scheduler_.Drain(patience);
   if (grpc_ != nullptr) {
+    absl::SleepFor(std::min(kFarewell, patience / 4));
     // Replies are on their way; what is still open a moment later is cut.
     const absl::Duration rest = std::max(hard_stop - absl::Now(), absl::Milliseconds(500));
     grpc_->Shutdown(absl::ToChronoTime(absl::Now() + std::min(rest, absl::Seconds(5))));
@@ -412,8 +421,12 @@ Server::Server(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Server::~Server() = default;
 
 absl::Status Server::WaitLoaded() const {
-  impl_->loaded_.WaitForNotification();
-  return impl_->load_status_;
+  absl::MutexLock lock(&impl_->load_mu_);
+  const auto ended = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(impl_->load_mu_) {
+    return impl_->load_status_.has_value();
+  };
+  impl_->load_mu_.Await(absl::Condition(&ended));
+  return *impl_->load_status_;
 }
 void Server::Shutdown(absl::Duration patience) { impl_->Shutdown(patience); }
 int Server::port() const { return impl_->port_; }
