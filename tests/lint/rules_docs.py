@@ -79,9 +79,7 @@ def deployed_flags_exist(tree):
     findings = []
     for name in tree.files(("*.service", "*.yaml", "Containerfile"), under=("deploy",)):
         for number, line in lines(tree.text(name)):
-            if line.lstrip().startswith("#") or "apt-get" in line or "cmake" in line:
-                continue
-            if "COPY" in line or "RUN" in line:
+            if not re.match(r"\s*(ExecStart=|ENTRYPOINT|CMD|args:|command:)", line):
                 continue
             for flag in re.findall(r"(?<![\w-])--[a-z][a-z-]*", line):
                 if flag not in known:

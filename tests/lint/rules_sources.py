@@ -89,10 +89,10 @@ def environment_is_read_by_main_alone(tree):
         {"client/cli/a.cc": "  _exit(2);\n"},
     ],
     good=[{"service/main.cc": "  _exit(3);  // the hard bound of a stop\n"},
-          {"service/a.cc": '  Log("abort(");\n  stream.abort_reason();\n'}],
+          {"service/a.cc": '  Log("abort(");\n  stream.abort_reason();\n  return app.exit(error);\n'}],
 )
 def nothing_throws_or_exits(tree):
-    pattern = r"\bthrow\b|\b(exit|abort|_Exit|quick_exit|terminate)\s*\("
+    pattern = r"\bthrow\b|(?<![\w.>])(exit|abort|_Exit|quick_exit|terminate)\s*\("
     names = tree.files(CPP, under=FOUR_LAYERS)
     return (matches(tree, names, pattern, "throws or ends the process") +
             matches(tree, [n for n in names if n != "service/main.cc"], r"\b_exit\s*\(",
