@@ -80,11 +80,11 @@ class Soak(unittest.TestCase):
                 self.assertEqual(project(channel, request(rows=4)).outputs[0].data, reference)
 
     def test_a_burst_beyond_the_queue_is_refused_not_stored(self):  # P045, P047, P075
-        config = "limits { max_queue_rows: 64 }\n" + SMALL
+        config = "limits { max_queue_rows: 64 max_prefill_rows: 64 }\n" + SMALL
         with Node(config) as node:
             codes, delays = collections.Counter(), set()
             channels = [node.channel() for _ in range(4)]
-            for round_ in range(scaled(10, 200)):
+            for round_ in range(scaled(3, 200)):
                 calls = [project_future(channels[i % 4], request(rows=32)) for i in range(200)]
                 for call in calls:
                     call.exception()
