@@ -1,0 +1,69 @@
+// Builds the command line from the table of subcommands, runs the one that was asked for.
+// SPDX-License-Identifier: Apache-2.0
+#include "client/cli/app.h"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <utility>
+
+#include "client/cli/command.h"
+
+namespace fulcrum::cli {
+namespace {
+
+void DeclareGlobals(CLI::App& app, Globals& globals) {
+  app.add_option("--target", globals.target, "Node: host:port or unix:PATH")->capture_default_str();
+  app.add_flag("--json", globals.json, "One JSON document on standard output");
+  app.add_option("--tls-ca", globals.tls_ca,
+                 "PEM file: CA of the node's certificate; turns TLS on");
+  app.add_option("--tls-cert", globals.tls_cert,
+                 "PEM file: this client's certificate (mutual TLS)");
+  app.add_option("--tls-key", globals.tls_key, "PEM file: its key");
+  app.add_option("--timeout", globals.timeout_s, "Seconds a call may take (default: the command's)")
+      ->check(CLI::PositiveNumber);
+}
+
+// The app of a row: a child of `app`, or of the group named by the row's first word.
+CLI::App* AddRow(CLI::App& app, std::map<std::string, CLI::App*>& groups, const CommandRow& row) {
+  const std::string name = row.name;
+  const size_t space = name.find(' ');
+  if (space == std::string::npos) return app.add_subcommand(name, row.summary)->fallthrough();
+  CLI::App*& parent = groups[name.substr(0, space)];
+  if (parent == nullptr) {
+    parent = app.add_subcommand(name.substr(0, space), "Live switches: list, set, watch");
+    parent->fallthrough()->require_subcommand(1);
+  }
+  return parent->add_subcommand(name.substr(space + 1), row.summary)->fallthrough();
+}
+
+}  // namespace
+
+int RunApp(const std::vector<std::string>& arguments, std::ostream& out, std::ostream& err) {
+  CLI::App app("The command of a Fulcrum node: call it, measure it, judge it, steer it", "fulcrum");
+  app.set_version_flag("--version", "fulcrum " FULCRUM_VERSION);
+  app.require_subcommand(1);
+  Globals globals;
+  DeclareGlobals(app, globals);
+  std::map<std::string, CLI::App*> groups;
+  std::vector<std::pair<CLI::App*, std::unique_ptr<Command>>> commands;
+  for (const CommandRow& row : Commands()) {
+    CLI::App* const sub = AddRow(app, groups, row);
+    commands.emplace_back(sub, row.make());
+    Options options(sub);
+    commands.back().second->Declare(options);
+  }
+  try {
+    app.parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));
+  } catch (const CLI::ParseError& error) {
+    // Help and version are "errors" of status 0.
+    return app.exit(error, out, err) == 0 ? kOk : kBadInput;
+  }
+  const Context context(globals, out, err);
+  const auto asked = std::find_if(commands.begin(), commands.end(),
+                                  [](const auto& command) { return command.first->parsed(); });
+  return asked->second->Run(context);
+}
+
+}  // namespace fulcrum::cli

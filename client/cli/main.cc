@@ -1,0 +1,16 @@
+// The `fulcrum` command. Everything it does is app.cc's and the subcommands'.
+// SPDX-License-Identifier: Apache-2.0
+#include <malloc.h>
+
+#include <iostream>
+
+#include "client/cli/app.h"
+
+int main(int argc, char** argv) {
+  // Freed message buffers stay mapped: with the presets every reply of half a megabyte would fault
+  // its pages in again, which costs more than the call.
+  mallopt(M_MMAP_THRESHOLD, 32 << 20);
+  mallopt(M_TRIM_THRESHOLD, 1 << 30);
+  mallopt(M_TOP_PAD, 64 << 20);
+  return fulcrum::cli::RunApp({argv + 1, argv + argc}, std::cout, std::cerr);
+}
