@@ -42,8 +42,11 @@ void Histogram::Merge(const Histogram& other) {
 
 double Histogram::Percentile(double quantile) const {
   if (count_ == 0) return 0;
+  // 0.07 * 100 is a little above 7 in binary; the rank meant is 7.
+  constexpr double kJustBelow = 1 - 1e-12;
   const auto rank = std::clamp<int64_t>(
-      static_cast<int64_t>(std::ceil(quantile * static_cast<double>(count_))), 1, count_);
+      static_cast<int64_t>(std::ceil(quantile * kJustBelow * static_cast<double>(count_))), 1,
+      count_);
   if (rank == count_) return static_cast<double>(max_);
   int64_t seen = 0;
   size_t bucket = 0;

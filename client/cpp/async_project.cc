@@ -58,8 +58,12 @@ class Client::AsyncProject final : public PendingCall,
   void End(absl::Status status) ABSL_LOCKS_EXCLUDED(mu_) {
     std::optional<absl::Duration> wait =
         core_->AfterAttempt(status, attempt_->context, options_, deadline_, &info_);
-    absl::StatusOr<v1::ProjectResponse> result = std::move(status);
-    if (result.status().ok()) result = std::move(attempt_->response);
+    absl::StatusOr<v1::ProjectResponse> result;
+    if (status.ok()) {
+      result = std::move(attempt_->response);
+    } else {
+      result = std::move(status);
+    }
     {
       absl::MutexLock lock(&mu_);
       attempt_.reset();

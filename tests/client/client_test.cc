@@ -8,6 +8,7 @@
 #include <mutex>
 #include <set>
 
+#include "absl/synchronization/blocking_counter.h"
 #include "absl/synchronization/notification.h"
 #include "client/cpp/status.h"
 #include "tests/client/support/fake_node.h"
@@ -150,6 +151,32 @@ TEST(Client, UnreachableNodeIsUnavailableAndWaitForReadySaysWhere) {
   const absl::Status waited = client->WaitForReady(absl::Milliseconds(50));
   EXPECT_EQ(waited.code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_THAT(std::string(waited.message()), HasSubstr("127.0.0.1:1"));
+}
+
+TEST(Client, AsyncRepliesComeBackToTheirOwnCallers) {
+  FakeNode node;
+  node.project = [](grpc::ServerContext*, const v1::ProjectRequest* request,
+                    v1::ProjectResponse* response) {
+    response->add_outputs()->set_data(request->activations());
+    return grpc::Status::OK;
+  };
+  const auto client = *Client::Connect(node.target());
+  constexpr int kCalls = 20;
+  std::vector<std::string> got(kCalls);
+  absl::BlockingCounter left(kCalls);
+  for (int i = 0; i < kCalls; ++i) {
+    auto request = std::make_shared<v1::ProjectRequest>();
+    request->set_activations(std::to_string(i));
+    client->ProjectAsync(request, {},
+                         [&, i](absl::StatusOr<v1::ProjectResponse> reply, const CallInfo& info) {
+                           if (reply.ok() && info.attempts == 1) {
+                             got[static_cast<size_t>(i)] = reply->outputs(0).data();
+                           }
+                           left.DecrementCount();
+                         });
+  }
+  left.Wait();
+  for (int i = 0; i < kCalls; ++i) EXPECT_EQ(got[static_cast<size_t>(i)], std::to_string(i));
 }
 
 TEST(Client, CancelEndsACallInFlightAndOneThatWaitsToRetry) {

@@ -1,0 +1,158 @@
+// fulcrum verify, inspect and quantize on weight files and products written by other
+// implementations, and on the same products spoiled.
+// SPDX-License-Identifier: Apache-2.0
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <filesystem>
+
+#include "client/cli/payload.h"
+#include "tests/client/support/run_app.h"
+
+namespace fulcrum::cli {
+namespace {
+
+using testing::HasSubstr;
+
+struct Case {
+  const char* file;
+  const char* tensor;  // and the stem of the .x.bf16 and .y.f64 files
+  int64_t n;
+};
+
+constexpr Case kCases[] = {
+    {"fp8/model.layers.0.mlp.gate_proj.safetensors", "fp8/model.layers.0.mlp.gate_proj", 384},
+    {"fp8/model.layers.0.self_attn.k_proj.safetensors", "fp8/model.layers.0.self_attn.k_proj", 256},
+    {"fp8/model.layers.1.mlp.down_proj.safetensors", "fp8/model.layers.1.mlp.down_proj", 200},
+    {"q2_0/mainline.gguf", "q2_0/blk.0.attn_q.weight", 64},
+    {"q2_0/mainline.gguf", "q2_0/blk.0.ffn_up.weight", 48},
+    {"q2_0/mainline.gguf", "q2_0/blk.0.ffn_gate_shexp.weight", 33},
+    {"q2_0/mainline.gguf", "q2_0/blk.1.ffn_down.weight", 5},
+};
+
+class VerifyFiles : public testing::TestWithParam<Case> {
+ protected:
+  static std::string Path(const std::string& name) { return FULCRUM_TEST_DATA "/" + name; }
+  std::string Stem() const { return Path(GetParam().tensor); }
+
+  AppRun Verify(const std::string& expect, std::vector<std::string> more = {}) const {
+    std::vector<std::string> arguments = {
+        "verify",
+        "--file",
+        Path(GetParam().file),
+        "--tensor",
+        std::filesystem::path(GetParam().tensor).filename().string(),
+        "--activations",
+        Stem() + ".x.bf16",
+        "--expect",
+        expect,
+        "--threads",
+        "2"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return RunFulcrum(arguments);
+  }
+
+  // The expected product with one change, as a file.
+  template <typename Change>
+  std::string Spoiled(Change change) const {
+    std::string bytes = *ReadFile(Stem() + ".y.f64");
+    change(bytes);
+    const std::string path = testing::TempDir() + "/spoiled.f64";
+    EXPECT_TRUE(WriteFile(path, bytes).ok());
+    return path;
+  }
+};
+
+TEST_P(VerifyFiles, AcceptsTheReferenceInEveryPolicyAndType) {
+  for (const char* policy : {"exact", "batch_invariant", "fastest"}) {
+    for (const char* type : {"f32", "bf16"}) {
+      const AppRun run =
+          Verify(Stem() + ".y.f64", {"--policy", policy, "--output-type", type, "--json"});
+      ASSERT_EQ(run.exit, 0) << policy << " " << type << "\n" << run.out << run.err;
+      EXPECT_EQ(run.Json()["verdict"], "pass");
+      EXPECT_EQ(run.Json()["class"], "exact");  // all levers closed
+      EXPECT_EQ(run.Json()["oracle_mismatches"], 0);
+      EXPECT_EQ(run.Json()["n"], GetParam().n);
+      EXPECT_EQ(run.Json()["elements"], run.Json()["rows"].get<int64_t>() * GetParam().n);
+    }
+  }
+}
+
+TEST_P(VerifyFiles, AnOpenLeverRunsTheOtherClassWithinBudget) {
+  const AppRun run =
+      Verify(Stem() + ".y.f64", {"--policy", "batch_invariant", "--lever", "m16_tc=all:one_pass",
+                                 "--output-type", "bf16", "--json"});
+  ASSERT_EQ(run.exit, 0) << run.out << run.err;
+  const bool fp8 = std::string(GetParam().file).rfind("fp8", 0) == 0;
+  EXPECT_EQ(run.Json()["class"], fp8 ? "blockfold" : "exact");
+  EXPECT_EQ(run.Json()["oracle_mismatches"], 0);
+}
+
+TEST_P(VerifyFiles, RejectsOneWrongElement) {
+  const std::string path = Spoiled([](std::string& bytes) {
+    double value;
+    std::memcpy(&value, bytes.data() + 8, 8);
+    value += 1e3;
+    std::memcpy(bytes.data() + 8, &value, 8);
+  });
+  const AppRun run = Verify(path);
+  EXPECT_EQ(run.exit, 1) << run.out;
+  EXPECT_THAT(run.out, HasSubstr("FAIL: outside the budget"));
+}
+
+TEST_P(VerifyFiles, RejectsShiftedColumns) {
+  const std::string path = Spoiled(
+      [](std::string& bytes) { std::rotate(bytes.begin(), bytes.begin() + 8, bytes.end()); });
+  EXPECT_EQ(Verify(path).exit, 1);
+}
+
+TEST_P(VerifyFiles, SizesThatDoNotFitAreBadInput) {
+  const std::string path = Spoiled([](std::string& bytes) { bytes.resize(bytes.size() - 8); });
+  const AppRun run = Verify(path);
+  EXPECT_EQ(run.exit, 2);
+  EXPECT_THAT(run.err, HasSubstr("float64 values"));
+  EXPECT_EQ(Verify("/nonexistent.f64").exit, 2);
+  EXPECT_EQ(Verify(Stem() + ".y.f64", {"--lever", "m16_tc=sideways"}).exit, 2);
+  EXPECT_EQ(Verify(Stem() + ".y.f64", {"--lever", "nonsense"}).exit, 2);
+  EXPECT_EQ(Verify(Stem() + ".y.f64", {"--policy", "quickest"}).exit, 2);
+}
+
+INSTANTIATE_TEST_SUITE_P(Files, VerifyFiles, testing::ValuesIn(kCases), [](const auto& c) {
+  std::string name = c.param.tensor;
+  std::replace_if(
+      name.begin(), name.end(), [](char x) { return !std::isalnum(x); }, '_');
+  return name;
+});
+
+TEST(Verify, ActivationsMustBeWholeRowsOfAKnownType) {
+  const std::string file = FULCRUM_TEST_DATA "/q2_0/mainline.gguf";
+  const std::string expect = FULCRUM_TEST_DATA "/q2_0/blk.0.ffn_up.weight.y.f64";
+  const std::string odd = testing::TempDir() + "/odd.bf16";
+  ASSERT_TRUE(WriteFile(odd, std::string(10, 'x')).ok());
+  for (const std::string& x : {odd, std::string("/nonexistent.bf16"), expect}) {
+    const AppRun run = RunFulcrum({"verify", "--file", file, "--tensor", "blk.0.ffn_up.weight",
+                                   "--activations", x, "--expect", expect});
+    EXPECT_EQ(run.exit, 2) << x;
+    EXPECT_THAT(run.err, HasSubstr(x));
+  }
+  const AppRun unknown = RunFulcrum({"verify", "--file", file, "--tensor", "no.such.tensor",
+                                     "--activations", odd, "--expect", expect});
+  EXPECT_EQ(unknown.exit, 2);
+  EXPECT_THAT(unknown.err, HasSubstr("no.such.tensor"));
+}
+
+TEST(Inspect, NamesEveryTensor) {
+  const AppRun run = RunFulcrum({"inspect", FULCRUM_TEST_DATA "/q2_0/mainline.gguf", "--json"});
+  ASSERT_EQ(run.exit, 0) << run.err;
+  EXPECT_EQ(run.Json()["container"], "gguf");
+  EXPECT_THAT(run.out, HasSubstr("blk.0.ffn_gate_shexp.weight"));
+  EXPECT_THAT(
+      RunFulcrum({"inspect", FULCRUM_TEST_DATA "/fp8/model.layers.0.mlp.gate_proj.safetensors"})
+          .out,
+      HasSubstr("gate_proj"));
+  EXPECT_EQ(RunFulcrum({"inspect", "/nonexistent"}).exit, 2);
+}
+
+}  // namespace
+}  // namespace fulcrum::cli
