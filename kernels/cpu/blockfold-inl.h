@@ -55,7 +55,7 @@ class BlockfoldKernel {
 
  private:
   static constexpr int64_t kPieceK = 2 * numerics::kBlockK;
-  static_assert(kPieceK == ThreadScratch::kChunkK);
+  static_assert(kPieceK <= ThreadScratch::kChunkK);
 
   using Fold = void (*)(const Codec&, const uint8_t*, const float*, const float*, int64_t, float*);
   using TiledFold = void (*)(const float*, const float*, float, int64_t, float*);

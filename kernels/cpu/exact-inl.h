@@ -57,6 +57,10 @@ class ExactKernel {
   }
 
  private:
+  // K decoded at a time: weights and activations of a piece take half of a 48 KB L1.
+  static constexpr int64_t kDecodedK = 128;
+  static_assert(kDecodedK <= ThreadScratch::kChunkK);
+
   using Stream = void (*)(const Codec&, const uint8_t*, const float*, int64_t, bool, float*);
   using Micro = void (*)(const float*, const float*, int64_t, float*);
 
@@ -207,8 +211,8 @@ class ExactKernel {
     const int m = job.args.m;
     const int lane_size = m * kMicroRows;
     std::memset(scratch.lanes, 0, sizeof(float) * static_cast<size_t>(4 * lane_size));
-    for (int64_t k = 0; k < segment_k; k += ThreadScratch::kChunkK) {
-      const int64_t count = std::min<int64_t>(ThreadScratch::kChunkK, segment_k - k);
+    for (int64_t k = 0; k < segment_k; k += kDecodedK) {
+      const int64_t count = std::min<int64_t>(kDecodedK, segment_k - k);
       for (int i = 0; i < kMicroTiles; ++i) {
         DecodeTile(codec, w[i] + k * kTileRows * Codec::kBytes, count,
                    scratch.decoded + i * kTileRows);

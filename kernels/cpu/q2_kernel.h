@@ -40,6 +40,7 @@ Q2Kernel Q2KernelPortable();
 Q2Kernel Q2KernelAvx2();    // needs AVX2, FMA, F16C
 Q2Kernel Q2KernelAvx512();  // needs AVX-512 F, BW, VL, VNNI
 
+inline constexpr int64_t kQ2VectorsPerItem = 4;  // of one column
 int64_t Q2PrepareItems(const Job& job);
 void Q2Prepare(const Job& job, int64_t item);
 void Q2Item(const Job& job, const Q2Kernel& kernel, int64_t item, ThreadScratch& scratch);
