@@ -1,5 +1,6 @@
 // Project without waiting: the same attempts, waits and rules as the blocking call, driven by
-// gRPC's callbacks and an alarm instead of a thread. SPDX-License-Identifier: Apache-2.0
+// gRPC's callbacks and an alarm instead of a thread.
+// SPDX-License-Identifier: Apache-2.0
 #include <grpcpp/alarm.h>
 
 #include <utility>

@@ -1,5 +1,6 @@
 // The client's calls, except Project without waiting (async_project.cc) and connecting
-// (connect.cc). SPDX-License-Identifier: Apache-2.0
+// (connect.cc).
+// SPDX-License-Identifier: Apache-2.0
 #include "client/cpp/client.h"
 
 #include "absl/strings/str_cat.h"

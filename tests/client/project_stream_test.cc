@@ -1,5 +1,6 @@
-// The pipelined stream: replies out of order, errors of single calls, back-pressure, broken
-// streams. SPDX-License-Identifier: Apache-2.0
+// The pipelined stream: replies out of order, errors of single calls, back-pressure, and streams
+// that break.
+// SPDX-License-Identifier: Apache-2.0
 #include "client/cpp/project_stream.h"
 
 #include <gtest/gtest.h>
