@@ -35,6 +35,19 @@ ProjectionCall::ProjectionCall(ProjectionNode& node, CallMethod method)
   node_.metrics.CallStarted();
 }
 
+absl::Status ProjectionCall::Parse(const grpc::ByteBuffer& bytes) {
+  const auto size = static_cast<int64_t>(bytes.Valid() ? bytes.Length() : 0);
+  const int64_t limit = node_.rules.limits.max_message_bytes;
+  if (size > limit) {
+    return WithInfo(absl::ResourceExhaustedError(absl::StrCat(
+                        "the request has ", size, " bytes, this node receives at most ", limit,
+                        " (its max_message_bytes); send fewer rows, or raise the node's limit")),
+                    "REQUEST_TOO_LARGE",
+                    {{"needed_bytes", absl::StrCat(size)}, {"limit_bytes", absl::StrCat(limit)}});
+  }
+  return ParseProjectRequest(bytes, &request_);
+}
+
 absl::Status ProjectionCall::Prepare(const grpc::ServerContextBase& context, const Peer& peer) {
   id = ChooseCallId(request_.call_id, call_context_.id, node_.id,
                     node_.next_serial.fetch_add(1, std::memory_order_relaxed));

@@ -43,6 +43,9 @@ class ProjectionCall : public Call {
   // The call's clock starts here.
   ProjectionCall(ProjectionNode& node, CallMethod method);
 
+  // Reads the message. INVALID_ARGUMENT when it is none, RESOURCE_EXHAUSTED above the node's limit.
+  absl::Status Parse(const grpc::ByteBuffer& bytes);
+
   // Checks everything and fills the call; `context` is what its RPC brought. On OK the call is
   // ready for Scheduler::Submit.
   absl::Status Prepare(const grpc::ServerContextBase& context, const Peer& peer);

@@ -60,7 +60,7 @@ class UnaryCall final : public ProjectionCall, public grpc::ServerUnaryReactor {
  private:
   absl::Status Begin(const grpc::ByteBuffer& bytes) {
     absl::Status status = ReadCallContext(*context_, &call_context());
-    if (status.ok()) status = ParseProjectRequest(bytes, &request());
+    if (status.ok()) status = Parse(bytes);
     const Peer peer = PeerOf(*context_);
     if (status.ok()) status = Prepare(*context_, peer);
     EchoCallContext(id, call_context(), context_);

@@ -102,7 +102,7 @@ absl::Status ProjectionStream::Accept() {
   auto call = std::make_shared<StreamCall>(node_, shared_from_this());
   call->call_context() = call_context_;
   // Bytes that are no message carry no id to answer to: the stream cannot go on.
-  const absl::Status parsed = ParseProjectRequest(read_buffer_, &call->request());
+  const absl::Status parsed = call->Parse(read_buffer_);
   read_buffer_.Clear();
   if (!parsed.ok()) {
     call->Sent(parsed);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <limits>
 #include <optional>
 #include <random>
 #include <string_view>
@@ -138,6 +139,7 @@ class Server::Impl final : private Observer {
  private:
   void Load();
   void Stop(absl::Duration patience);
+  void AwaitQuiet(absl::Time limit);
   void Fail(const absl::Status& why);
   void OnShardChange(const ShardInfo& info);
 
@@ -233,10 +235,12 @@ absl::Status Server::Impl::Listen() {
   builder.RegisterService(&shard_service_);
   builder.RegisterService(&lever_service_);
   builder.experimental().SetInterceptorCreators(MakeMetricsInterceptors(metrics_));
-  const int max_message =
-      static_cast<int>(std::min<int64_t>(limits.max_message_bytes, int64_t{0x7fffffff}));
-  builder.SetMaxReceiveMessageSize(max_message);
-  builder.SetMaxSendMessageSize(max_message);
+  // A request above the node's limit is refused by the call itself, which can say whose limit it
+  // is; the transport cuts what is far above.
+  constexpr int64_t kTransportMost = std::numeric_limits<int>::max();
+  builder.SetMaxReceiveMessageSize(
+      static_cast<int>(std::min(2 * limits.max_message_bytes, kTransportMost)));
+  builder.SetMaxSendMessageSize(-1);  // admission bounds replies
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, limits.max_concurrent_streams);
   // Two nodes must not share a port unseen.
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
@@ -329,6 +333,7 @@ void Server::Impl::Stop(absl::Duration patience) {
   lever_service_.Shutdown();
   projection_service_.DrainStreams();
   scheduler_.Drain(patience);
+  AwaitQuiet(hard_stop);
   if (grpc_ != nullptr) {
     absl::SleepFor(std::min(kFarewell, patience / 4));
     // Replies are on their way; what is still open a moment later is cut.
@@ -340,6 +345,20 @@ void Server::Impl::Stop(absl::Duration patience) {
   lever_changes_.reset();
   metrics_endpoint_.reset();
   log_.Info("stopped");
+}
+
+// Once gRPC shuts down it cuts calls that still come, and callers see CANCELLED. Until the last of
+// them has read UNAVAILABLE, which sends them to another node, the listener stays.
+void Server::Impl::AwaitQuiet(absl::Time limit) {
+  limit = std::min(limit, absl::Now() + absl::Seconds(2));
+  uint64_t seen = node_.next_serial.load();
+  for (absl::Time last = absl::Now(); absl::Now() < limit;) {
+    absl::SleepFor(absl::Milliseconds(10));
+    const uint64_t now = node_.next_serial.load();
+    if (now != seen) last = absl::Now();
+    if (absl::Now() - last >= absl::Milliseconds(100)) return;
+    seen = now;
+  }
 }
 
 void Server::Impl::Fail(const absl::Status& why) {
