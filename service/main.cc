@@ -257,7 +257,10 @@ int Run(const Config& config, const sigset_t& signals) {
   server->Shutdown(config.drain);
   announce.join();
   absl::MutexLock lock(&failure.mu);
-  return failure.why.ok() ? EXIT_SUCCESS : Fail(failure.why, kExitFailure);
+  const int code = failure.why.ok() ? EXIT_SUCCESS : Fail(failure.why, kExitFailure);
+  // Nothing is in flight. What is left to take down (weights, idle threads) the system does faster.
+  std::fflush(nullptr);
+  ::_exit(code);
 }
 
 }  // namespace

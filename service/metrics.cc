@@ -36,8 +36,7 @@ void Metrics::Observe(Histogram* histogram, double value) {
   if (!histogram->Observe(value)) dropped_observations_->Increment();
 }
 
-void Metrics::CallDone(CallMethod method, absl::StatusCode code) {
-  inflight_calls_->Decrement();
+void Metrics::CallAnswered(CallMethod method, absl::StatusCode code) {
   calls_[static_cast<size_t>(method)][CodeIndex(code)]->Increment();
 }
 

@@ -59,9 +59,11 @@ class Metrics : public Observer {
  public:
   explicit Metrics(const MetricsSetup& setup);
 
-  // A projection call came, and was answered. Streams count each of their calls.
+  // A projection call came, is about to be answered (so that who has the answer sees it counted),
+  // and is over. Streams count each of their calls.
   void CallStarted() { inflight_calls_->Increment(); }
-  void CallDone(CallMethod method, absl::StatusCode code);
+  void CallAnswered(CallMethod method, absl::StatusCode code);
+  void CallOver() { inflight_calls_->Decrement(); }
   // Stages that only the service sees (admit, reply), of a call that ran.
   void CallStage(const Arm& arm, Phase phase, Stage stage, double seconds);
 

@@ -126,8 +126,12 @@ absl::Status ProjectionCall::ToCaller(absl::Status status) const {
   return status;
 }
 
+void ProjectionCall::CountAnswer(const absl::Status& status) {
+  node_.metrics.CallAnswered(method_, status.code());
+}
+
 void ProjectionCall::Report(const absl::Status& status) {
-  node_.metrics.CallDone(method_, status.code());
+  node_.metrics.CallOver();
   const absl::Time now = absl::Now();
   if (arm_ != nullptr) {
     const Phase phase = PhaseOf(shards.front()->family);

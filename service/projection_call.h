@@ -60,9 +60,10 @@ class ProjectionCall : public Call {
   ResponseView MakeResponse(const CallResult& result, std::vector<OutputView>* outputs) const;
   // A scheduler's status as callers see it, with its details.
   absl::Status ToCaller(absl::Status status) const;
-  // Metrics and log of the call's end. Exactly once, after the reply was handed to gRPC or dropped.
+  void NoteResult(const CallResult& result);  // first thing in Complete
+  // Exactly once each: before the reply goes to gRPC, and when it is sent or was dropped.
+  void CountAnswer(const absl::Status& status);
   void Report(const absl::Status& status);
-  void NoteResult(const CallResult& result);  // before Report of a call that was submitted
 
   ProjectionNode& node_;
 

@@ -51,8 +51,6 @@ class UnaryCall final : public ProjectionCall, public grpc::ServerUnaryReactor {
   void OnCancel() override { node_.scheduler.Cancel(this); }
 
   void OnDone() override {
-    node_.metrics.GrpcHandled(metric_, status_.code(),
-                              absl::ToDoubleSeconds(absl::Now() - arrived));
     Report(status_);
     self_.reset();
   }
@@ -69,6 +67,9 @@ class UnaryCall final : public ProjectionCall, public grpc::ServerUnaryReactor {
 
   void End(absl::Status status) {
     status_ = std::move(status);
+    CountAnswer(status_);
+    node_.metrics.GrpcHandled(metric_, status_.code(),
+                              absl::ToDoubleSeconds(absl::Now() - arrived));
     Finish(ToGrpc(status_));
   }
 

@@ -24,6 +24,7 @@ class ProjectionStream::StreamCall final : public ProjectionCall {
   void Complete(const CallResult& result) override {
     NoteResult(result);
     if (!result.status.ok()) return Fail(ToCaller(result.status));
+    CountAnswer(status_);
     std::vector<OutputView> outputs;
     stream_->Answer(std::exchange(self, nullptr),
                     EncodeStreamResponse(MakeResponse(result, &outputs)));
@@ -31,13 +32,15 @@ class ProjectionStream::StreamCall final : public ProjectionCall {
 
   void Fail(absl::Status status) {
     status_ = std::move(status);
+    CountAnswer(status_);
     stream_->Answer(std::exchange(self, nullptr), EncodeStreamError(id, ToRpcStatus(status_)));
   }
   absl::Status Refused(absl::Status status) const { return ToCaller(std::move(status)); }
   void Sent() { Report(status_); }
-  void Sent(absl::Status status) {
-    status_ = std::move(status);
-    Sent();
+  // Of a call that has no reply of its own.
+  void Dropped(const absl::Status& status) {
+    CountAnswer(status);
+    Report(status);
   }
 
   // Its own share between Submit and Complete, which the scheduler's interface does not hand back.
@@ -105,7 +108,7 @@ absl::Status ProjectionStream::Accept() {
   const absl::Status parsed = call->Parse(read_buffer_);
   read_buffer_.Clear();
   if (!parsed.ok()) {
-    call->Sent(parsed);
+    call->Dropped(parsed);
     return parsed;
   }
   call->id = call->request().call_id;

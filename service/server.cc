@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <limits>
 #include <optional>
 #include <random>
 #include <string_view>
@@ -34,10 +33,12 @@
 #include "service/log.h"
 #include "service/metrics.h"
 #include "service/metrics_endpoint.h"
+#include "service/node_events.h"
 #include "service/projection_service.h"
 #include "service/shard_loader.h"
 #include "service/shard_service.h"
 #include "service/tls.h"
+#include "service/transport.h"
 
 namespace fulcrum::service {
 namespace {
@@ -92,11 +93,11 @@ AuditorOptions AuditorOptionsOf(const AuditConfig& audit) {
 }  // namespace
 
 // Members are in the order of construction; each uses those above it alone.
-class Server::Impl final : private Observer {
+class Server::Impl final {
  public:
   Impl(const Config& config, ServerOptions options, std::vector<std::unique_ptr<Backend>> backends,
        LeverSnapshot levers);
-  ~Impl() override { Shutdown(absl::ZeroDuration()); }
+  ~Impl() { Shutdown(absl::ZeroDuration()); }
 
   absl::Status Listen();
   void StartLoading();
@@ -114,6 +115,7 @@ class Server::Impl final : private Observer {
   const std::vector<Backend*> devices_;
   Metrics metrics_;
   NodeHealth health_;
+  NodeEvents events_;
   LeverStore levers_;
   ShardStore shards_;
   Auditor auditor_;
@@ -143,20 +145,6 @@ class Server::Impl final : private Observer {
   void Fail(const absl::Status& why);
   void OnShardChange(const ShardInfo& info);
 
-  // Observer: everything is counted; what stops a device also reaches health and the log.
-  void OnLaunch(const LaunchEvent& event) override { metrics_.OnLaunch(event); }
-  void OnCallQueued(const Arm& arm, Phase phase, double seconds) override {
-    metrics_.OnCallQueued(arm, phase, seconds);
-  }
-  void OnReject(RejectReason reason) override { metrics_.OnReject(reason); }
-  void OnDeclined(const Arm& asked, const Arm& ran, std::string_view reason) override {
-    metrics_.OnDeclined(asked, ran, reason);
-  }
-  void OnQueue(int64_t rows, int64_t bytes) override { metrics_.OnQueue(rows, bytes); }
-  void OnAudit(const Arm& arm, AuditResult result) override { metrics_.OnAudit(arm, result); }
-  void OnIncident(const Incident& incident) override;
-  void OnDeviceFault(std::string_view device, const absl::Status& status) override;
-
   absl::once_flag shutdown_once_, failure_once_;
 };
 
@@ -169,10 +157,13 @@ Server::Impl::Impl(const Config& config, ServerOptions options,
       devices_(Pointers(backends_)),
       metrics_(SetupOf(devices_)),
       health_(devices_),
+      events_(devices_, metrics_, health_, log_,
+              {.stop_device_on_mismatch = config_.audit.stop_device_on_mismatch,
+               .on_device_lost = [this](const absl::Status& why) { Fail(why); }}),
       levers_(clock_, std::move(levers)),
       shards_(devices_, [this](const ShardInfo& info) { OnShardChange(info); }),
-      auditor_(shards_, *this, AuditorOptionsOf(config_.audit)),
-      scheduler_(devices_, levers_, *this, &auditor_, clock_, SchedulerOptionsOf(config_.limits)),
+      auditor_(shards_, events_, AuditorOptionsOf(config_.audit)),
+      scheduler_(devices_, levers_, events_, &auditor_, clock_, SchedulerOptionsOf(config_.limits)),
       authorizer_(config_.tls),
       loader_(shards_, config_.weight_roots),
       node_{.shards = shards_,
@@ -235,28 +226,7 @@ absl::Status Server::Impl::Listen() {
   builder.RegisterService(&shard_service_);
   builder.RegisterService(&lever_service_);
   builder.experimental().SetInterceptorCreators(MakeMetricsInterceptors(metrics_));
-  // A request above the node's limit is refused by the call itself, which can say whose limit it
-  // is; the transport cuts what is far above.
-  constexpr int64_t kTransportMost = std::numeric_limits<int>::max();
-  builder.SetMaxReceiveMessageSize(
-      static_cast<int>(std::min(2 * limits.max_message_bytes, kTransportMost)));
-  builder.SetMaxSendMessageSize(-1);  // admission bounds replies
-  builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, limits.max_concurrent_streams);
-  // Two nodes must not share a port unseen.
-  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
-  // Clients and proxies that ping an idle connection every few seconds are welcome; dead peers are
-  // found by our own pings.
-  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
-  builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 1000);
-  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 60'000);
-  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 20'000);
-  if (limits.max_connection_age < absl::InfiniteDuration()) {
-    builder.AddChannelArgument(
-        GRPC_ARG_MAX_CONNECTION_AGE_MS,
-        static_cast<int>(absl::ToInt64Milliseconds(limits.max_connection_age)));
-    builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_GRACE_MS,
-                               static_cast<int>(absl::ToInt64Milliseconds(config_.drain)));
-  }
+  SetTransport(config_, builder);
   grpc_ = builder.BuildAndStart();
   if (grpc_ == nullptr) {
     return absl::UnavailableError(
@@ -343,7 +313,6 @@ void Server::Impl::Stop(absl::Duration patience) {
   }
   if (load_thread_.joinable()) load_thread_.join();
   lever_changes_.reset();
-  metrics_endpoint_.reset();
   log_.Info("stopped");
 }
 
@@ -380,38 +349,6 @@ void Server::Impl::OnShardChange(const ShardInfo& info) {
     }
     metrics_.SetShardBytes(backend->device().id, bytes);
   }
-}
-
-void Server::Impl::OnIncident(const Incident& incident) {
-  metrics_.OnIncident(incident);
-  log_.Error("incident: wrong bits", {{"found_by", incident.what},
-                                      {"shard", incident.shard},
-                                      {"hash", incident.shard_hash},
-                                      {"device", incident.device},
-                                      {"arm", incident.arm},
-                                      {"column", incident.column},
-                                      {"expected", absl::StrFormat("%08x", incident.expected_bits)},
-                                      {"found", absl::StrFormat("%08x", incident.found_bits)},
-                                      {"lever_epoch", incident.lever_epoch}});
-  if (config_.audit.stop_device_on_mismatch && health_.StopDevice(incident.device)) {
-    log_.Error("device stopped", {{"device", incident.device}, {"why", "wrong bits"}});
-  }
-}
-
-void Server::Impl::OnDeviceFault(std::string_view device, const absl::Status& status) {
-  metrics_.OnDeviceFault(device, status);
-  const bool lost = std::any_of(devices_.begin(), devices_.end(), [device](const Backend* b) {
-    return b->device().id == device && !b->healthy();
-  });
-  if (!lost) {
-    log_.Warn("launch failed", {{"device", device}, {"error", status}});
-    return;
-  }
-  if (health_.StopDevice(device)) {
-    log_.Error("device lost", {{"device", device}, {"error", status}});
-  }
-  Fail(absl::InternalError(
-      absl::StrCat("device ", std::string(device), " was lost: ", status.message())));
 }
 
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(const Config& config, ServerOptions options) {

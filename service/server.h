@@ -53,7 +53,8 @@ class Server {
   absl::Status WaitLoaded() const;
 
   // Stops the node: refuses new calls at once, gives accepted ones until `patience`, then cancels.
-  // Returns soon after `patience` at the latest. Idempotent.
+  // Returns soon after `patience` at the latest. Metrics can still be scraped, until destruction.
+  // Idempotent.
   void Shutdown(absl::Duration patience);
 
   int port() const;                    // of the gRPC listener; 0 for a Unix socket

@@ -123,7 +123,8 @@ TEST(Metrics, EventsAddToTheirSeries) {
                     .copy_out = 0});
   metrics.CallStarted();
   metrics.CallStarted();
-  metrics.CallDone(CallMethod::kProject, absl::StatusCode::kOk);
+  metrics.CallAnswered(CallMethod::kProject, absl::StatusCode::kOk);
+  metrics.CallOver();
   metrics.OnQueue(17, 4096);
   metrics.OnReject(RejectReason::kExpired);
   metrics.OnAudit(AnArm(), AuditResult::kMatch);

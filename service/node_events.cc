@@ -1,0 +1,45 @@
+// Incidents and faults.
+// SPDX-License-Identifier: Apache-2.0
+#include "service/node_events.h"
+
+#include <algorithm>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+
+namespace fulcrum::service {
+
+void NodeEvents::OnIncident(const Incident& incident) {
+  metrics_.OnIncident(incident);
+  log_.Error("incident: wrong bits", {{"found_by", incident.what},
+                                      {"shard", incident.shard},
+                                      {"hash", incident.shard_hash},
+                                      {"device", incident.device},
+                                      {"arm", incident.arm},
+                                      {"column", incident.column},
+                                      {"expected", absl::StrFormat("%08x", incident.expected_bits)},
+                                      {"found", absl::StrFormat("%08x", incident.found_bits)},
+                                      {"lever_epoch", incident.lever_epoch}});
+  if (options_.stop_device_on_mismatch && health_.StopDevice(incident.device)) {
+    log_.Error("device stopped", {{"device", incident.device}, {"why", "wrong bits"}});
+  }
+}
+
+void NodeEvents::OnDeviceFault(std::string_view device, const absl::Status& status) {
+  metrics_.OnDeviceFault(device, status);
+  const bool lost = std::any_of(devices_.begin(), devices_.end(), [device](const Backend* b) {
+    return b->device().id == device && !b->healthy();
+  });
+  if (!lost) {
+    log_.Warn("launch failed", {{"device", device}, {"error", status}});
+    return;
+  }
+  if (health_.StopDevice(device)) {
+    log_.Error("device lost", {{"device", device}, {"error", status}});
+  }
+  options_.on_device_lost(absl::InternalError(
+      absl::StrCat("device ", std::string(device), " was lost: ", status.message())));
+}
+
+}  // namespace fulcrum::service

@@ -1,0 +1,57 @@
+// What the scheduler and the auditor report, passed on: everything is counted (metrics.h), and what
+// stops a device also reaches health and the log.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <functional>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "kernels/backend.h"
+#include "scheduler/observer.h"
+#include "service/health.h"
+#include "service/log.h"
+#include "service/metrics.h"
+
+namespace fulcrum::service {
+
+class NodeEvents final : public Observer {
+ public:
+  struct Options {
+    bool stop_device_on_mismatch =
+        false;  // take a device out of service when wrong bits were found
+    std::function<void(const absl::Status& why)>
+        on_device_lost;  // after every launch that failed so
+  };
+  // Everything referred to outlives the events.
+  NodeEvents(std::vector<Backend*> devices, Metrics& metrics, NodeHealth& health, const Logger& log,
+             Options options)
+      : devices_(std::move(devices)),
+        metrics_(metrics),
+        health_(health),
+        log_(log),
+        options_(std::move(options)) {}
+
+  void OnLaunch(const LaunchEvent& event) override { metrics_.OnLaunch(event); }
+  void OnCallQueued(const Arm& arm, Phase phase, double seconds) override {
+    metrics_.OnCallQueued(arm, phase, seconds);
+  }
+  void OnReject(RejectReason reason) override { metrics_.OnReject(reason); }
+  void OnDeclined(const Arm& asked, const Arm& ran, std::string_view reason) override {
+    metrics_.OnDeclined(asked, ran, reason);
+  }
+  void OnQueue(int64_t rows, int64_t bytes) override { metrics_.OnQueue(rows, bytes); }
+  void OnAudit(const Arm& arm, AuditResult result) override { metrics_.OnAudit(arm, result); }
+  void OnIncident(const Incident& incident) override;
+  void OnDeviceFault(std::string_view device, const absl::Status& status) override;
+
+ private:
+  const std::vector<Backend*> devices_;
+  Metrics& metrics_;
+  NodeHealth& health_;
+  const Logger& log_;
+  const Options options_;
+};
+
+}  // namespace fulcrum::service

@@ -1,0 +1,39 @@
+// The channel arguments, with their reasons.
+// SPDX-License-Identifier: Apache-2.0
+#include "service/transport.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+
+#include "grpcpp/grpcpp.h"
+
+namespace fulcrum::service {
+
+void SetTransport(const Config& config, grpc::ServerBuilder& builder) {
+  const LimitsConfig& limits = config.limits;
+  // A request above the node's limit is refused by the call itself, which can say whose limit it
+  // is; the transport cuts what is far above.
+  constexpr int64_t kTransportMost = std::numeric_limits<int>::max();
+  builder.SetMaxReceiveMessageSize(
+      static_cast<int>(std::min(2 * limits.max_message_bytes, kTransportMost)));
+  builder.SetMaxSendMessageSize(-1);  // admission bounds replies
+  builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, limits.max_concurrent_streams);
+  // Two nodes must not share a port unseen.
+  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  // Clients and proxies that ping an idle connection every few seconds are welcome; dead peers are
+  // found by our own pings.
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 1000);
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 60'000);
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 20'000);
+  if (limits.max_connection_age < absl::InfiniteDuration()) {
+    builder.AddChannelArgument(
+        GRPC_ARG_MAX_CONNECTION_AGE_MS,
+        static_cast<int>(absl::ToInt64Milliseconds(limits.max_connection_age)));
+    builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_GRACE_MS,
+                               static_cast<int>(absl::ToInt64Milliseconds(config.drain)));
+  }
+}
+
+}  // namespace fulcrum::service
