@@ -70,12 +70,12 @@ def collect(text):
             rows[key]["rows"] += value
         elif name == "fulcrum_weight_bytes_total":
             rows[key]["bytes"] += value
-        elif name == "fulcrum_stage_seconds_sum" and labels["stage"] == "kernel":
-            rows[key]["kernel_seconds"] += value
+        elif name == "fulcrum_stage_seconds_sum":
+            rows[key][labels["stage"]] += value
         elif name == "fulcrum_stage_seconds_bucket":
             buckets[key + (labels["stage"],)][float(labels["le"])] = value
     ran = {key: row for key, row in rows.items() if row["launches"] > 0}
-    stages = [s for s in STAGES if any(buckets[key + (s,)].get(math.inf, 0) > 0 for key in ran)]
+    stages = [s for s in STAGES if any(row[s] > 0 for row in ran.values())]  # copies: GPU alone
     return ran, stages, buckets
 
 
@@ -85,7 +85,7 @@ def table(text):
     head += [f"{stage} p50/p99" for stage in stages]
     body = []
     for (tier, phase), row in sorted(ran.items()):
-        seconds = row["kernel_seconds"]
+        seconds = row["kernel"]
         cells = [tier, phase, f"{row['launches']:.0f}", f"{row['rows']:.0f}",
                  f"{row['rows'] / row['launches']:.2f}",
                  f"{row['bytes'] / seconds / 1e9:.2f}" if seconds > 0 else "-"]
