@@ -21,16 +21,16 @@
 namespace fulcrum {
 
 struct DeviceInfo {
-  std::string id;           // "cpu:0", "cuda:0": the `device` label
-  std::string description;  // model name, for humans
-  uint32_t caps = 0;        // DeviceCap bits
-  int compute_units = 0;    // SMs, or CPU threads used for compute
+  std::string id;            // "cpu:0", "cuda:0": the `device` label
+  std::string description;   // model name, for humans
+  uint32_t caps = 0;         // DeviceCap bits
+  int compute_units = 0;     // SMs, or CPU threads used for compute
   int64_t memory_bytes = 0;  // budget for resident weights, 0 = not limited
   int64_t l2_bytes = 0;      // last-level cache
 };
 
-// A weight resident on a device in the backend's layout. Immutable; freed on destruction, which must
-// not happen while a launch uses it (shared_ptr ownership by the shard store keeps that).
+// A weight resident on a device in the backend's layout. Immutable; freed on destruction, which
+// must not happen while a launch uses it (shared_ptr ownership by the shard store keeps that).
 class ResidentWeight {
  public:
   virtual ~ResidentWeight() = default;
@@ -77,7 +77,7 @@ class LaunchSlot {
   // Grows the buffers if needed: `activation_bytes` for the activations and `output_bytes[i]` for
   // target i. RESOURCE_EXHAUSTED when memory cannot be had.
   virtual absl::Status Reserve(size_t activation_bytes, std::span<const size_t> output_bytes) = 0;
-  virtual uint16_t* activations() = 0;  // BF16 [m, K], tightly packed
+  virtual uint16_t* activations() = 0;           // BF16 [m, K], tightly packed
   virtual std::byte* output(size_t target) = 0;  // [m, N_target], tightly packed, output_type
 };
 
@@ -104,7 +104,11 @@ class Backend {
   virtual absl::StatusOr<LaunchTimes> Run(LaunchSlot& slot, const Launch& launch) = 0;
 
   // Grid of a launch for ExplainLadder: blocks, waves and expected bytes read, 0 where unknown.
-  struct LaunchShape { int64_t blocks = 0; double waves = 0; int64_t bytes = 0; };
+  struct LaunchShape {
+    int64_t blocks = 0;
+    double waves = 0;
+    int64_t bytes = 0;
+  };
   virtual LaunchShape Shape(const Arm& arm, const WeightSpec& spec, int m) const = 0;
 
   virtual bool healthy() const = 0;

@@ -1,4 +1,5 @@
-// The one file that knows which backends were compiled in. SPDX-License-Identifier: Apache-2.0
+// The one file that knows which backends were compiled in.
+// SPDX-License-Identifier: Apache-2.0
 #include "kernels/backend_factory.h"
 
 #include <string>

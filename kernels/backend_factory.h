@@ -12,7 +12,7 @@
 namespace fulcrum {
 
 struct BackendOptions {
-  int cpu_threads = 0;           // 0: one per core this process may use
+  int cpu_threads = 0;              // 0: one per core this process may use
   int64_t memory_budget_bytes = 0;  // per device, 0 = what the device has
 };
 

@@ -7,9 +7,9 @@ namespace {
 
 constexpr std::string_view kFormatNames[] = {"fp8", "q2_0", "bf16"};
 constexpr std::string_view kDTypeNames[] = {"bf16", "f16", "f32"};
-constexpr std::string_view kFamilyNames[] = {"attn_qkv",    "attn_o",   "ssm_in",
-                                             "ssm_out",     "ffn_gate_up", "ffn_down",
-                                             "shared_expert", "lm_head", "other"};
+constexpr std::string_view kFamilyNames[] = {"attn_qkv",      "attn_o",      "ssm_in",
+                                             "ssm_out",       "ffn_gate_up", "ffn_down",
+                                             "shared_expert", "lm_head",     "other"};
 constexpr std::string_view kPhaseNames[] = {"attention", "ssm", "ffn", "moe", "lm_head", "other"};
 constexpr std::string_view kStepNames[] = {"decode", "prefill"};
 constexpr std::string_view kPolicyNames[] = {"exact", "batch_invariant", "fastest"};
@@ -28,14 +28,20 @@ std::optional<Enum> Parse(const std::string_view (&names)[N], std::string_view n
 Phase PhaseOf(Family family) {
   switch (family) {
     case Family::kAttnQkv:
-    case Family::kAttnO: return Phase::kAttention;
+    case Family::kAttnO:
+      return Phase::kAttention;
     case Family::kSsmIn:
-    case Family::kSsmOut: return Phase::kSsm;
+    case Family::kSsmOut:
+      return Phase::kSsm;
     case Family::kFfnGateUp:
-    case Family::kFfnDown: return Phase::kFfn;
-    case Family::kSharedExpert: return Phase::kMoe;
-    case Family::kLmHead: return Phase::kLmHead;
-    case Family::kOther: return Phase::kOther;
+    case Family::kFfnDown:
+      return Phase::kFfn;
+    case Family::kSharedExpert:
+      return Phase::kMoe;
+    case Family::kLmHead:
+      return Phase::kLmHead;
+    case Family::kOther:
+      return Phase::kOther;
   }
   return Phase::kOther;
 }

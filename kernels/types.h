@@ -26,11 +26,19 @@ constexpr size_t SizeOf(DType t) { return t == DType::kF32 ? 4 : 2; }
 
 // Which projection of the model a shard is.
 enum class Family : uint8_t {
-  kAttnQkv, kAttnO, kSsmIn, kSsmOut, kFfnGateUp, kFfnDown, kSharedExpert, kLmHead, kOther,
+  kAttnQkv,
+  kAttnO,
+  kSsmIn,
+  kSsmOut,
+  kFfnGateUp,
+  kFfnDown,
+  kSharedExpert,
+  kLmHead,
+  kOther,
 };
 inline constexpr std::array kAllFamilies = {
-    Family::kAttnQkv,   Family::kAttnO,        Family::kSsmIn,  Family::kSsmOut, Family::kFfnGateUp,
-    Family::kFfnDown,   Family::kSharedExpert, Family::kLmHead, Family::kOther};
+    Family::kAttnQkv, Family::kAttnO,        Family::kSsmIn,  Family::kSsmOut, Family::kFfnGateUp,
+    Family::kFfnDown, Family::kSharedExpert, Family::kLmHead, Family::kOther};
 
 // The model phase a family belongs to (a metric label).
 enum class Phase : uint8_t { kAttention, kSsm, kFfn, kMoe, kLmHead, kOther };
@@ -52,7 +60,8 @@ enum class NumericsClass : uint8_t { kExact, kMma, kBlockfold, kW8A8 };
 inline constexpr std::array kAllNumericsClasses = {NumericsClass::kExact, NumericsClass::kMma,
                                                    NumericsClass::kBlockfold, NumericsClass::kW8A8};
 
-// Names are the contract's spellings (metric labels, lever keys, JSON); Parse* accepts exactly them.
+// Names are the contract's spellings (metric labels, lever keys, JSON); Parse* accepts exactly
+// them.
 std::string_view Name(WeightFormat);   // "fp8", "q2_0", "bf16"
 std::string_view Name(DType);          // "bf16", "f16", "f32"
 std::string_view Name(Family);         // "attn_qkv", ...

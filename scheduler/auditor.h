@@ -16,10 +16,10 @@
 namespace fulcrum {
 
 struct AuditorOptions {
-  int outputs_per_batch = 4;                      // random outputs of an audited batch
-  size_t max_pending = 64;                        // audits waiting; more are dropped and counted
+  int outputs_per_batch = 4;  // random outputs of an audited batch
+  size_t max_pending = 64;    // audits waiting; more are dropped and counted
   absl::Duration scrub_interval = absl::Minutes(10);  // one shard's checksum each; 0 = no scrub
-  uint64_t seed = 1;                              // which outputs are picked
+  uint64_t seed = 1;                                  // which outputs are picked
 };
 
 class Auditor {

@@ -21,24 +21,24 @@ namespace fulcrum {
 
 // A step of a call's way; metric label and reply field.
 enum class Stage : uint8_t { kAdmit, kQueue, kGather, kCopyIn, kKernel, kCopyOut, kReply };
-inline constexpr std::array kAllStages = {Stage::kAdmit,  Stage::kQueue,   Stage::kGather,
-                                          Stage::kCopyIn, Stage::kKernel,  Stage::kCopyOut,
+inline constexpr std::array kAllStages = {Stage::kAdmit,  Stage::kQueue,  Stage::kGather,
+                                          Stage::kCopyIn, Stage::kKernel, Stage::kCopyOut,
                                           Stage::kReply};
 std::string_view Name(Stage stage);
 using StageSeconds = std::array<double, kAllStages.size()>;
 
 // Why a batch closed.
 enum class CloseReason : uint8_t {
-  kFull,        // no further waiting call fits max_batch_rows
-  kDeviceIdle,  // a launch slot was free
-  kWindow,      // the coalescing window ended
-  kDeadline,    // a call's deadline would pass in the window
+  kFull,         // no further waiting call fits max_batch_rows
+  kDeviceIdle,   // a launch slot was free
+  kWindow,       // the coalescing window ended
+  kDeadline,     // a call's deadline would pass in the window
   kLeverChange,  // the lever epoch changed while the batch was held open
-  kDrain,       // the node is stopping
+  kDrain,        // the node is stopping
 };
-inline constexpr std::array kAllCloseReasons = {
-    CloseReason::kFull,     CloseReason::kDeviceIdle,  CloseReason::kWindow,
-    CloseReason::kDeadline, CloseReason::kLeverChange, CloseReason::kDrain};
+inline constexpr std::array kAllCloseReasons = {CloseReason::kFull,        CloseReason::kDeviceIdle,
+                                                CloseReason::kWindow,      CloseReason::kDeadline,
+                                                CloseReason::kLeverChange, CloseReason::kDrain};
 std::string_view Name(CloseReason reason);
 
 // What computed a reply: the promise "every reply says what computed it".
@@ -72,7 +72,7 @@ class Call {
   std::string client;                // fairness and canary key: peer identity
   std::string id;                    // the caller's, for logs
   absl::Time deadline = absl::InfiniteFuture();
-  absl::Time arrived;  // when its last byte was here; queue time counts from Submit
+  absl::Time arrived;         // when its last byte was here; queue time counts from Submit
   int64_t payload_bytes = 0;  // activations plus outputs, for the byte bound
 
   // Writes the activations as BF16 [rows, K], tightly packed. Called once, by a slot thread.

@@ -61,9 +61,10 @@ class LeverStore {
     LeverSource source = LeverSource::kRpc;
     std::string actor = {}, reason = {};
   };
-  // All or nothing. Returns the live snapshot (validate_only: the one that would be). Setting what is
-  // already so makes no new epoch. INVALID_ARGUMENT for unknown lever or value, FAILED_PRECONDITION
-  // for a latched one, ABORTED (message carries the live epoch) for a stale base.
+  // All or nothing. Returns the live snapshot (validate_only: the one that would be). Setting what
+  // is already so makes no new epoch. INVALID_ARGUMENT for unknown lever or value,
+  // FAILED_PRECONDITION for a latched one, ABORTED (message carries the live epoch) for a stale
+  // base.
   absl::StatusOr<std::shared_ptr<const LeverSnapshot>> Set(const std::vector<LeverChange>& changes,
                                                            const SetOptions& options);
 

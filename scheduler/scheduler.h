@@ -1,7 +1,7 @@
 // When rows run, and together with which. Calls wait in lanes; a free launch slot takes a batch;
-// slot threads (one per launch slot and device) gather, choose the arm, launch, and complete. A free
-// slot takes what waits at once; while slots are busy rows coalesce by themselves.
-// Closing rules are pure functions in batching.h, a lane is lane.h, one batch's run is executor.h.
+// slot threads (one per launch slot and device) gather, choose the arm, launch, and complete. A
+// free slot takes what waits at once; while slots are busy rows coalesce by themselves. Closing
+// rules are pure functions in batching.h, a lane is lane.h, one batch's run is executor.h.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -22,10 +22,10 @@ namespace fulcrum {
 class Auditor;
 
 struct SchedulerOptions {
-  int64_t max_queue_rows = 4096;             // waiting, all lanes together
+  int64_t max_queue_rows = 4096;               // waiting, all lanes together
   int64_t max_queue_bytes = int64_t{1} << 30;  // payload bytes waiting, all lanes together
-  int max_prefill_rows = 2048;               // rows of one prefill batch
-  int slots_per_device = 0;                  // launch slots; 0 = the backend's preference
+  int max_prefill_rows = 2048;                 // rows of one prefill batch
+  int slots_per_device = 0;                    // launch slots; 0 = the backend's preference
   absl::Duration max_lane_wait = absl::Milliseconds(50);  // beyond it a lane goes before deadlines
 };
 

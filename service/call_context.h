@@ -1,7 +1,7 @@
 // What a call brings in its metadata: its id and W3C trace context. Both are returned in the
 // initial metadata and written to the log. Values from outside are checked before they are echoed:
-// metadata that is not printable ASCII would end the call inside gRPC. SPDX-License-Identifier:
-// Apache-2.0
+// metadata that is not printable ASCII would end the call inside gRPC.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,6 @@
 // LeverService on the wire: lists and sets levers, streams every change. Values, epochs and the
-// rule for latched levers are scheduler/lever_store.h's. SPDX-License-Identifier: Apache-2.0
+// rule for latched levers are scheduler/lever_store.h's.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstddef>

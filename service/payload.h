@@ -1,6 +1,7 @@
 // From the bytes of a request to BF16 rows: the one host copy between the socket and the launch
 // slot. Dense BF16 is a plain copy of each received slice; F16 and F32 are rounded (nearest even)
-// on the way. Sizes were checked by admission.h. SPDX-License-Identifier: Apache-2.0
+// on the way. Sizes were checked by admission.h.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstdint>

@@ -77,8 +77,8 @@ struct ResponseView {
 // Bytes of one output's data on the wire.
 int64_t OutputBytes(int64_t rows, int64_t n, int64_t output_pitch, size_t element_bytes);
 
-// Bounds on the bytes of a reply beside the data: of each output (names, numbers), and once. They are
-// for checks before a call is queued, when the arm that will run is not known yet.
+// Bounds on the bytes of a reply beside the data: of each output (names, numbers), and once. They
+// are for checks before a call is queued, when the arm that will run is not known yet.
 inline constexpr int64_t kOutputOverheadBytes = 512;
 inline constexpr int64_t kReplyOverheadBytes = 512;
 

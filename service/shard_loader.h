@@ -1,7 +1,8 @@
 // Turns what a configuration or a caller names (a checkpoint, a synthetic model, a tensor of a
 // file) into weights in the shard store. The rule that a caller reaches files under the configured
 // roots only is here. Residency and versions are scheduler/shard_store.h's, file formats
-// kernels/weights'. SPDX-License-Identifier: Apache-2.0
+// kernels/weights'.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <atomic>

@@ -1,6 +1,7 @@
 // A few threads for work that blocks (loading, replacing and unloading shards), so that gRPC's
 // event threads never do. Work runs in the order it came; the bound on waiting work is the caller's
-// error to report. SPDX-License-Identifier: Apache-2.0
+// error to report.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstddef>

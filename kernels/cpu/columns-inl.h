@@ -1,5 +1,6 @@
 // Per instruction set: the launch's BF16 activation rows as F32, columns of a run side by side, so
-// that a kernel's inner loop reads them with one pointer. SPDX-License-Identifier: Apache-2.0
+// that a kernel's inner loop reads them with one pointer.
+// SPDX-License-Identifier: Apache-2.0
 #if defined(FULCRUM_CPU_COLUMNS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef FULCRUM_CPU_COLUMNS_INL_H_
 #undef FULCRUM_CPU_COLUMNS_INL_H_

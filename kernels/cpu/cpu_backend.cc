@@ -1,4 +1,5 @@
-// Slots, memory budget and launches of the CPU backend. SPDX-License-Identifier: Apache-2.0
+// Slots, memory budget and launches of the CPU backend.
+// SPDX-License-Identifier: Apache-2.0
 #include "kernels/cpu/cpu_backend.h"
 
 #include <sched.h>

@@ -1,4 +1,5 @@
-// Size of the shared activation buffer. SPDX-License-Identifier: Apache-2.0
+// Size of the shared activation buffer.
+// SPDX-License-Identifier: Apache-2.0
 #include "kernels/cpu/launch.h"
 
 namespace fulcrum::cpu {

@@ -1,5 +1,6 @@
 // q2_0 rows with AVX2: codes times q in byte pairs, summed exactly in 16 bits (a chunk's sixteen
-// pair sums stay below 8 * 2 * 3 * 127), then in 32. SPDX-License-Identifier: Apache-2.0
+// pair sums stay below 8 * 2 * 3 * 127), then in 32.
+// SPDX-License-Identifier: Apache-2.0
 #include "kernels/cpu/q2_kernel.h"
 
 #if defined(__x86_64__)

@@ -1,5 +1,6 @@
 // q2_0 rows with AVX-512 VNNI: a chunk's 32 products are eight four-way integer dot products in its
-// lane. Raw intrinsics: Highway 1.0 has no such product. SPDX-License-Identifier: Apache-2.0
+// lane. Raw intrinsics: Highway 1.0 has no such product.
+// SPDX-License-Identifier: Apache-2.0
 #include "kernels/cpu/q2_kernel.h"
 
 #if defined(__x86_64__)

@@ -1,4 +1,5 @@
-// Where columns are, and the walk over rows. SPDX-License-Identifier: Apache-2.0
+// Where columns are, and the walk over rows.
+// SPDX-License-Identifier: Apache-2.0
 #include "kernels/cpu/q2_kernel.h"
 
 #include "kernels/cpu/store.h"

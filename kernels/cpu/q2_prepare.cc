@@ -1,7 +1,8 @@
 // Activations of the q2_0 arm: quantised by the rule of formats/q8_activation.h, with its bits, and
 // laid out as q2_kernel.h says. Vectorised because at M = 1 the plain quantiser takes as long as
 // the
-// weights. Also the choice of kernel. SPDX-License-Identifier: Apache-2.0
+// weights. Also the choice of kernel.
+// SPDX-License-Identifier: Apache-2.0
 #include "kernels/cpu/simd.h"
 
 #undef HWY_TARGET_INCLUDE

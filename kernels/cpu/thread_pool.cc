@@ -1,4 +1,5 @@
-// Tickets by compare-and-swap, sleep by atomic wait. SPDX-License-Identifier: Apache-2.0
+// Tickets by compare-and-swap, sleep by atomic wait.
+// SPDX-License-Identifier: Apache-2.0
 #include "kernels/cpu/thread_pool.h"
 
 #include "hwy/cache_control.h"

@@ -1,5 +1,6 @@
 // Per instruction set: the F32 vector, the one fused multiply-add everything is built from, and the
-// end of every result. SPDX-License-Identifier: Apache-2.0
+// end of every result.
+// SPDX-License-Identifier: Apache-2.0
 #if defined(FULCRUM_CPU_VEC_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef FULCRUM_CPU_VEC_INL_H_
 #undef FULCRUM_CPU_VEC_INL_H_

@@ -19,8 +19,8 @@ class ResidentWeight;
 struct ArmArgs {
   const ResidentWeight* weight = nullptr;  // made by the same backend's Upload
   const void* activations = nullptr;       // [m, K] BF16 (other types are converted at gather)
-  int64_t activation_pitch = 0;  // elements, >= K
-  void* output = nullptr;        // [m, N] in output_type (bf16 or f32)
+  int64_t activation_pitch = 0;            // elements, >= K
+  void* output = nullptr;                  // [m, N] in output_type (bf16 or f32)
   DType output_type = DType::kBf16;
   int64_t output_pitch = 0;  // elements, >= N
   int m = 0;                 // rows, 1 <= m <= the arm's rows_per_launch
@@ -31,10 +31,10 @@ using ArmFn = absl::Status (*)(const ArmArgs&);
 // What the running device can do; an arm's `requires` bits must all be there.
 enum DeviceCap : uint32_t {
   kCapNone = 0,
-  kCapMma = 1u << 0,        // bf16 tensor cores (sm_80 and up)
-  kCapSm90a = 1u << 1,      // wgmma and bulk copies
+  kCapMma = 1u << 0,          // bf16 tensor cores (sm_80 and up)
+  kCapSm90a = 1u << 1,        // wgmma and bulk copies
   kCapBlockScaled = 1u << 2,  // the library's block-scaled W8A8
-  kCapImma = 1u << 3,       // integer tensor cores (sm_75 and up)
+  kCapImma = 1u << 3,         // integer tensor cores (sm_75 and up)
 };
 
 inline constexpr int kAnyRows = 1 << 30;
@@ -48,8 +48,8 @@ struct Arm {
   int m_min = 1;         // rows it serves, inclusive; a batch above rows_per_launch runs in pieces
   int m_max = kMaxDecodeRows;
   int rows_per_launch = kMaxDecodeRows;
-  bool even_pieces = false;  // pieces of ceil(m / pieces) rows instead of full ones and a rest
-  Gate gate = {};            // the lever (and choice) that opens it; ungated arms are always open
+  bool even_pieces = false;   // pieces of ceil(m / pieces) rows instead of full ones and a rest
+  Gate gate = {};             // the lever (and choice) that opens it; ungated arms are always open
   uint32_t needs = kCapNone;  // DeviceCap bits
   ArmFn run = nullptr;
 

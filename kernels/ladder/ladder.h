@@ -32,22 +32,23 @@ struct LadderQuery {
   uint32_t device_caps = 0;  // DeviceCap bits of the device that holds the shard
 };
 
-// Step 1. EXACT: {exact}. BATCH_INVARIANT: the class of the first open arm that, together with other
-// open arms of its class, serves every M of the step; else {exact}. FASTEST: every class with an
-// open, runnable arm, exact included; at M = 1..4 of decode FASTEST prefers exact (the seed's ladder).
+// Step 1. EXACT: {exact}. BATCH_INVARIANT: the class of the first open arm that, together with
+// other open arms of its class, serves every M of the step; else {exact}. FASTEST: every class with
+// an open, runnable arm, exact included; at M = 1..4 of decode FASTEST prefers exact (the seed's
+// ladder).
 ClassSet AllowedClasses(std::span<const Arm> ladder, const LadderQuery& query,
                         const LeverSet& levers);
 
 // Why an arm above the chosen one did not run.
 enum class Decline : uint8_t {
-  kRuns,         // this is the one
-  kBelow,        // a rung above it serves
-  kFormat,       // other weight format
-  kStep,         // does not serve this step
-  kRows,         // M outside its range
-  kLever,        // its lever is closed for the family
-  kClass,        // its class is not allowed by the policy
-  kCapability,   // the device cannot run it
+  kRuns,        // this is the one
+  kBelow,       // a rung above it serves
+  kFormat,      // other weight format
+  kStep,        // does not serve this step
+  kRows,        // M outside its range
+  kLever,       // its lever is closed for the family
+  kClass,       // its class is not allowed by the policy
+  kCapability,  // the device cannot run it
 };
 std::string_view Name(Decline reason);
 

@@ -17,14 +17,14 @@
 namespace fulcrum {
 
 enum class Lever : uint8_t {
-  kM16Tc,         // m16_tc: tensor-core (GPU) or blockfold (CPU) arms, by family
-  kW8A8Prefill,   // w8a8_prefill: block-scaled W8A8 for prefill under FASTEST, by family
-  kQ2WarpRows,    // q2_warp_rows: auto | off | on
-  kQ2Imma,        // q2_imma: off | on
+  kM16Tc,           // m16_tc: tensor-core (GPU) or blockfold (CPU) arms, by family
+  kW8A8Prefill,     // w8a8_prefill: block-scaled W8A8 for prefill under FASTEST, by family
+  kQ2WarpRows,      // q2_warp_rows: auto | off | on
+  kQ2Imma,          // q2_imma: off | on
   kCoalesceWindow,  // coalesce_window_us: how long a batch may wait for company, microseconds
-  kMaxBatchRows,  // max_batch_rows: rows at which a decode batch closes, 1..32
-  kAuditRate,     // audit_rate: share of batches with outputs recomputed on the CPU, 0..1
-  kAlwaysOpen,    // not a lever: the gate of an ungated arm
+  kMaxBatchRows,    // max_batch_rows: rows at which a decode batch closes, 1..32
+  kAuditRate,       // audit_rate: share of batches with outputs recomputed on the CPU, 0..1
+  kAlwaysOpen,      // not a lever: the gate of an ungated arm
 };
 inline constexpr size_t kLeverCount = static_cast<size_t>(Lever::kAlwaysOpen);
 
@@ -37,20 +37,20 @@ struct LeverInfo {
   LeverKind kind;
   std::span<const std::string_view> choices = {};  // family map and choice: [0] is the closed one
   std::string_view default_choice_when_bare = {};  // family map: what a bare family name means
-  double default_number = 0;                  // choice: index of the default; number: default
-  double min = 0, max = 0;                    // number: bounds, inclusive
-  bool whole = false;                         // number: only whole values
-  std::string_view gates;                     // the arms it gates, for listings
-  std::string_view doc;                       // one sentence
+  double default_number = 0;                       // choice: index of the default; number: default
+  double min = 0, max = 0;                         // number: bounds, inclusive
+  bool whole = false;                              // number: only whole values
+  std::string_view gates;                          // the arms it gates, for listings
+  std::string_view doc;                            // one sentence
   bool changes_bits = false;  // opening it can change the bits of BATCH_INVARIANT or FASTEST calls
 };
 std::span<const LeverInfo> LeverTable();
 
 // Indices into the choices of the levers that gate arms, for Gate::choices (1u << index).
 inline constexpr int kM16TcOnePass = 1, kM16TcM16 = 2, kM16TcM16N64 = 3;  // m16_tc, 0 = off
-inline constexpr int kW8A8PrefillOn = 1;                                 // w8a8_prefill, 0 = off
-inline constexpr int kQ2WarpRowsAuto = 1, kQ2WarpRowsOn = 2;             // q2_warp_rows, 0 = off
-inline constexpr int kQ2ImmaOn = 1;                                      // q2_imma, 0 = off
+inline constexpr int kW8A8PrefillOn = 1;                                  // w8a8_prefill, 0 = off
+inline constexpr int kQ2WarpRowsAuto = 1, kQ2WarpRowsOn = 2;              // q2_warp_rows, 0 = off
+inline constexpr int kQ2ImmaOn = 1;                                       // q2_imma, 0 = off
 
 const LeverInfo& Info(Lever lever);
 const LeverInfo* FindLever(std::string_view name);  // null when unknown

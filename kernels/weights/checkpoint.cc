@@ -1,3 +1,4 @@
+// Import of a checkpoint: which tensors become shards and why the others do not.
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/weights/checkpoint.h"
 

@@ -1,8 +1,8 @@
 // Imports a checkpoint: finds the files, maps tensor names to shards, pairs fp8 weights with their
 // scale grids. Accepts a safetensors or GGUF file, a safetensors index, or a directory with an
 // index, with several safetensors files, or with one GGUF model. Nothing is guessed: what cannot be
-// served, or could be read in two ways, is listed with the reason. SPDX-License-Identifier:
-// Apache-2.0
+// served, or could be read in two ways, is listed with the reason.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <memory>

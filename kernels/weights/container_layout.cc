@@ -1,3 +1,4 @@
+// Headers of safetensors and GGUF files to be written, with the alignment their readers ask for.
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/weights/container_layout.h"
 

@@ -1,3 +1,4 @@
+// Rows and scales read by position from checkpoint files, checked against the tensor they belong to.
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/weights/file_source.h"
 

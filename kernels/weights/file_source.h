@@ -1,5 +1,6 @@
 // Weights of a checkpoint file behind the WeightSource interface: an fp8 tensor with its scale
-// grid, a plain bf16 tensor, or a q2_0 tensor. SPDX-License-Identifier: Apache-2.0
+// grid, a plain bf16 tensor, or a q2_0 tensor.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <memory>

@@ -1,3 +1,4 @@
+// Tensors of a GGUF file: extents, overlap, and the Q2_0 block size by byte extent.
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/weights/gguf.h"
 

@@ -1,3 +1,4 @@
+// The streamed parse of a GGUF header: every count and length is held against what the file has left.
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/weights/gguf_header.h"
 

@@ -1,3 +1,4 @@
+// Descriptions of a file's tensors, by the same import that serving uses.
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/weights/inspect.h"
 

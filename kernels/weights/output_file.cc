@@ -1,3 +1,4 @@
+// A temporary file that is renamed when complete and removed when not.
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/weights/output_file.h"
 

@@ -1,3 +1,4 @@
+// Reads config.json as far as it speaks of fp8 weights; everything else in it is ignored.
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/weights/quantization_config.h"
 

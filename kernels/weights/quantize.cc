@@ -1,3 +1,4 @@
+// Streaming conversion: one tensor's rows at a time through the formats' encoders.
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/weights/quantize.h"
 

@@ -1,3 +1,4 @@
+// One check and its message, shared by every source.
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/weights/row_range.h"
 

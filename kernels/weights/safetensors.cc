@@ -1,3 +1,4 @@
+// Tensors of a safetensors file: types, extents against shapes, gaps and overlaps.
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/weights/safetensors.h"
 

@@ -1,3 +1,4 @@
+// The strict JSON parse of a safetensors header and of a shard index, duplicate keys included.
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/weights/safetensors_header.h"
 

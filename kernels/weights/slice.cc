@@ -1,3 +1,4 @@
+// Rows and columns of another source, read through it; the scale grid is cut likewise.
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/weights/slice.h"
 

@@ -1,3 +1,4 @@
+// Counter-based random bytes shaped into each format, any row alone and in any order.
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/weights/synthetic.h"
 

@@ -1,3 +1,4 @@
+// Opens the files under a path and lists their tensors as one.
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/weights/tensor_catalog.h"
 

@@ -1,3 +1,4 @@
+// Names and sizes of the tensor types that the readers speak of.
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/weights/tensor_info.h"
 

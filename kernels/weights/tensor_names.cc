@@ -1,3 +1,4 @@
+// The tables of name patterns, and how a name is taken apart to meet them.
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/weights/tensor_names.h"
 

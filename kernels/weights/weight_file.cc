@@ -1,3 +1,4 @@
+// Positioned reads with the file's size and time of change looked at after each.
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/weights/weight_file.h"
 

@@ -1,6 +1,7 @@
 // The CPU backend apart from its arithmetic: memory budget, residency, checksums, slots, launches
 // of
-// several targets, concurrent callers. SPDX-License-Identifier: Apache-2.0
+// several targets, concurrent callers.
+// SPDX-License-Identifier: Apache-2.0
 #include "kernels/cpu/cpu_backend.h"
 
 #include <gtest/gtest.h>
@@ -168,7 +169,7 @@ TEST(CpuBackend, ShapeCountsEveryPassOverTheWeights) {
   const Backend::LaunchShape one = backend->Shape(arm, spec, 32);
   EXPECT_EQ(one.bytes, backend->ResidentBytes(spec));
   EXPECT_GE(one.blocks, 2);
-  EXPECT_DOUBLE_EQ(one.waves, static_cast<double>(one.blocks) / 2);
+  EXPECT_EQ(one.waves, static_cast<double>(one.blocks) / 2);
   EXPECT_EQ(backend->Shape(arm, spec, 33).bytes, 2 * one.bytes);
 }
 

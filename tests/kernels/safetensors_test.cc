@@ -1,5 +1,6 @@
 // The safetensors reader: real files read right, hostile ones refused with the cause named. P
-// numbers are cases of tests/cases.md. SPDX-License-Identifier: Apache-2.0
+// numbers are cases of tests/cases.md.
+// SPDX-License-Identifier: Apache-2.0
 #include "kernels/weights/safetensors.h"
 
 #include <gmock/gmock.h>

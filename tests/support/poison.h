@@ -1,5 +1,6 @@
 // Buffers whose every byte a kernel may not touch is known: the output area is poisoned before a
-// launch, and guard bands lie on both sides of it. SPDX-License-Identifier: Apache-2.0
+// launch, and guard bands lie on both sides of it.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <algorithm>

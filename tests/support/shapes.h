@@ -1,5 +1,6 @@
 // Shapes that arms are tested on: ragged ones that hit every remainder, and full-size ones of which
-// rows are sampled. SPDX-License-Identifier: Apache-2.0
+// rows are sampled.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,6 @@
 // Builds safetensors and GGUF files byte by byte, well-formed or not, without the product's
-// writers; and a directory that removes itself. SPDX-License-Identifier: Apache-2.0
+// writers; and a directory that removes itself.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <unistd.h>
