@@ -1,4 +1,5 @@
-// Rows and scales read by position from checkpoint files, checked against the tensor they belong to.
+// Rows and scales read by position from checkpoint files, checked against the tensor they belong
+// to.
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/weights/file_source.h"
 

@@ -1,4 +1,5 @@
-// The streamed parse of a GGUF header: every count and length is held against what the file has left.
+// The streamed parse of a GGUF header: every count and length is held against what the file has
+// left.
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/weights/gguf_header.h"
 
