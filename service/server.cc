@@ -134,7 +134,8 @@ class Server::Impl final {
   std::string address_;
 
   std::atomic<bool> stop_loading_{false};
-  mutable absl::Mutex load_mu_;
+  absl::Mutex load_mu_;
+  absl::CondVar load_ended_;
   std::optional<absl::Status> load_status_ ABSL_GUARDED_BY(load_mu_);  // once loading has ended
   std::thread load_thread_;
 
@@ -292,6 +293,7 @@ void Server::Impl::Load() {
   }
   absl::MutexLock lock(&load_mu_);
   load_status_ = std::move(outcome);
+  load_ended_.SignalAll();
 }
 
 void Server::Impl::Stop(absl::Duration patience) {
@@ -378,10 +380,7 @@ Server::~Server() = default;
 
 absl::Status Server::WaitLoaded() const {
   absl::MutexLock lock(&impl_->load_mu_);
-  const auto ended = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(impl_->load_mu_) {
-    return impl_->load_status_.has_value();
-  };
-  impl_->load_mu_.Await(absl::Condition(&ended));
+  while (!impl_->load_status_) impl_->load_ended_.Wait(&impl_->load_mu_);
   return *impl_->load_status_;
 }
 void Server::Shutdown(absl::Duration patience) { impl_->Shutdown(patience); }

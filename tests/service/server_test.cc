@@ -73,11 +73,12 @@ TEST_F(NodeLifeTest, ALoadingShardDoesNotTakeTheNodeDown) {
       {
         absl::MutexLock lock(&mu);
         entered = true;
-        mu.Await(absl::Condition(&go));
+        while (!go) changed.Wait(&mu);
       }
       return MemoryWeight::ReadRows(row, count, out);
     }
     mutable absl::Mutex mu;
+    mutable absl::CondVar changed;
     mutable bool entered ABSL_GUARDED_BY(mu) = false;
     bool go ABSL_GUARDED_BY(mu) = false;
   };
@@ -103,6 +104,7 @@ TEST_F(NodeLifeTest, ALoadingShardDoesNotTakeTheNodeDown) {
   {
     absl::MutexLock lock(&slow->mu);
     slow->go = true;
+    slow->changed.SignalAll();
   }
   loader.join();
   EXPECT_EQ(1, Health("models/m/shards/slow"));
