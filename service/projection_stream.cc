@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "service/projection_stream.h"
 
+#include <cassert>
 #include <utility>
 
 #include "absl/time/clock.h"
@@ -284,14 +285,19 @@ bool ProjectionStream::HasRoom() const {
 }
 
 void ProjectionStream::OnDone() {
-  registry_.Remove(this);
+  const std::shared_ptr<ProjectionStream> last = std::move(self_);
   absl::StatusCode code;
   {
     absl::MutexLock lock(&mu_);
     code = final_status_.code();
   }
   node_.metrics.GrpcHandled(metric_, code, absl::ToDoubleSeconds(absl::Now() - started_));
-  const std::shared_ptr<ProjectionStream> last = std::move(self_);
+  registry_.Remove(this);  // the last use of the node
+}
+
+StreamRegistry::~StreamRegistry() {
+  absl::MutexLock lock(&mu_);  // after the last Remove
+  assert(streams_.empty());
 }
 
 void StreamRegistry::Add(const std::shared_ptr<ProjectionStream>& stream) {

@@ -90,6 +90,8 @@ class ProjectionStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, 
 // The node's live streams, so that a drain can end idle ones. Thread-safe.
 class StreamRegistry {
  public:
+  ~StreamRegistry();  // after the server's shutdown: no stream is left
+
   void Add(const std::shared_ptr<ProjectionStream>& stream);
   void Remove(const ProjectionStream* stream);
   void Drain();  // every stream, and those that still come
