@@ -46,7 +46,7 @@ class Scheduler::Impl {
        const Clock& clock, SchedulerOptions options);
   ~Impl();
 
-  absl::Status Submit(std::shared_ptr<Call>& call);
+  absl::Status Submit(std::shared_ptr<Call>& call, OnIdle on_idle);
   void Cancel(const Call* call);
   void Drain(absl::Duration patience);
   void SetPaused(bool paused);
@@ -58,16 +58,24 @@ class Scheduler::Impl {
 
  private:
   struct Device {
-    explicit Device(Backend& b) : backend(b) {}
+    Device(Backend& b, int s, Observer& observer, Auditor* auditor, const Clock& clock)
+        : backend(b), slots(s), caller_executor(b, observer, auditor, clock) {}
     Backend& backend;
-    absl::CondVar work;  // signalled when a free slot should look again
-    DeviceQueue queue;   // guarded by mu_
+    const int slots;           // batches launched at a time
+    absl::CondVar work;        // signalled when a free slot should look again
+    DeviceQueue queue;         // guarded by mu_
+    int launching = 0;         // guarded by mu_; at most `slots`
+    Executor caller_executor;  // used by the thread that set caller_runs_
   };
 
   void SlotLoop(Device& device, Executor& executor);
   void ExpiryLoop();
   // Blocks until there is something to run; false when the slot should end.
   bool NextBatch(Device& device, Batch& batch);
+  // Takes the batch that a free slot would run now, if any; returns when to look again.
+  absl::Time TakeBatch(Device& device, absl::Time now, Batch& batch)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void RunBatch(Device& device, Executor& executor, Batch& batch) ABSL_LOCKS_EXCLUDED(mu_);
   // Refuses what can no longer run on the device, appending to `refused`.
   void Sweep(Device& device, absl::Time now, std::vector<Refused>& refused)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -97,7 +105,8 @@ class Scheduler::Impl {
   bool draining_ ABSL_GUARDED_BY(mu_) = false;
   bool paused_ ABSL_GUARDED_BY(mu_) = false;
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
-  absl::CondVar idle_;    // signalled when Idle() becomes true
+  bool caller_runs_ ABSL_GUARDED_BY(mu_) = false;  // a thread runs a batch within Submit
+  absl::CondVar idle_;                             // signalled when Idle() becomes true
   absl::CondVar expiry_;  // signalled when a deadline comes before the expiry thread's alarm
   absl::Time alarm_ ABSL_GUARDED_BY(mu_) = absl::InfiniteFuture();
 
@@ -114,11 +123,14 @@ class Scheduler::Impl {
 Scheduler::Impl::Impl(std::vector<Backend*> backends, LeverStore& levers, Observer& observer,
                       Auditor* auditor, const Clock& clock, SchedulerOptions options)
     : levers_(levers), observer_(observer), clock_(clock), options_(options) {
-  for (Backend* backend : backends) devices_[backend] = std::make_unique<Device>(*backend);
-  for (const auto& [backend, device] : devices_) {
+  for (Backend* backend : backends) {
     const int slots =
         options_.slots_per_device > 0 ? options_.slots_per_device : backend->preferred_slots();
-    for (int i = 0; i < std::max(slots, 1); ++i) {
+    devices_[backend] =
+        std::make_unique<Device>(*backend, std::max(slots, 1), observer, auditor, clock);
+  }
+  for (const auto& [backend, device] : devices_) {
+    for (int i = 0; i < device->slots + 1; ++i) {
       executors_.push_back(std::make_unique<Executor>(device->backend, observer, auditor, clock));
       threads_.emplace_back(
           [this, d = device.get(), e = executors_.back().get()] { SlotLoop(*d, *e); });
@@ -143,7 +155,7 @@ Scheduler::Impl::~Impl() {
   for (std::thread& thread : threads_) thread.join();
 }
 
-absl::Status Scheduler::Impl::Submit(std::shared_ptr<Call>& call) {
+absl::Status Scheduler::Impl::Submit(std::shared_ptr<Call>& call, OnIdle on_idle) {
   assert(call != nullptr && !call->shards.empty() && call->rows > 0);
   const auto it = devices_.find(call->shards.front()->backend);
   if (it == devices_.end()) {
@@ -154,6 +166,7 @@ absl::Status Scheduler::Impl::Submit(std::shared_ptr<Call>& call) {
   if (!device.backend.healthy()) return DeviceLost(device.backend);
   absl::Status refusal;
   RejectReason reason = RejectReason::kDraining;
+  Batch here;  // what this thread is to run
   {
     absl::MutexLock lock(&mu_);
     const absl::Time now = clock_.Now();
@@ -179,10 +192,17 @@ absl::Status Scheduler::Impl::Submit(std::shared_ptr<Call>& call) {
       queued_rows_.store(rows + c.rows, std::memory_order_relaxed);
       queued_bytes_.store(bytes + c.payload_bytes, std::memory_order_relaxed);
       ++inflight_;
-      if (c.deadline < alarm_) expiry_.Signal();
+      const bool run_here = on_idle == OnIdle::kRunHere && c.step == Step::kDecode &&
+                            !caller_runs_ && device.queue.empty();
       waiting_[&c] = device.queue.Add(std::move(call), now, next_seq_++);
       call = nullptr;
-      device.work.Signal();
+      if (run_here) TakeBatch(device, now, here);
+      if (here.calls.empty()) {
+        if (c.deadline < alarm_) expiry_.Signal();
+        device.work.Signal();
+      } else {
+        caller_runs_ = true;
+      }
     }
   }
   if (!refusal.ok()) {
@@ -190,6 +210,11 @@ absl::Status Scheduler::Impl::Submit(std::shared_ptr<Call>& call) {
     return refusal;
   }
   ReportQueue();
+  if (!here.calls.empty()) {
+    RunBatch(device, device.caller_executor, here);
+    absl::MutexLock lock(&mu_);
+    caller_runs_ = false;
+  }
   return absl::OkStatus();
 }
 
@@ -297,6 +322,36 @@ void Scheduler::Impl::ReportQueue() {
   } while (!unreported_.compare_exchange_strong(seen, 0));
 }
 
+absl::Time Scheduler::Impl::TakeBatch(Device& device, absl::Time now, Batch& batch) {
+  if (paused_ || device.launching == device.slots) return absl::InfiniteFuture();
+  const LeverView view{.live = levers_.Snapshot()};
+  const absl::Time look_again = device.queue.Pick(view, now,
+                                                  {.max_prefill_rows = options_.max_prefill_rows,
+                                                   .max_lane_wait = options_.max_lane_wait,
+                                                   .draining = draining_},
+                                                  batch);
+  if (batch.calls.empty()) return look_again;
+  for (const TakenCall& taken : batch.calls) Unlist(*taken.call);
+  ++busy_;
+  ++device.launching;
+  return look_again;
+}
+
+void Scheduler::Impl::RunBatch(Device& device, Executor& executor, Batch& batch) {
+  const absl::Status status = executor.Launch(batch);
+  {
+    absl::MutexLock lock(&mu_);
+    inflight_ -= static_cast<int64_t>(batch.calls.size());
+    --device.launching;
+    if (!device.queue.empty()) device.work.Signal();
+  }
+  executor.Reply(batch, status);
+  executor.Audit(batch, status);
+  batch.calls.clear();
+  batch.levers.reset();
+  EndBusy();
+}
+
 bool Scheduler::Impl::NextBatch(Device& device, Batch& batch) {
   std::vector<Refused> refused;
   for (;;) {
@@ -307,19 +362,11 @@ bool Scheduler::Impl::NextBatch(Device& device, Batch& batch) {
         absl::Time look_again = absl::InfiniteFuture();
         const absl::Time now = clock_.Now();
         Sweep(device, now, refused);
-        if (refused.empty() && !paused_) {
-          const LeverView view{.live = levers_.Snapshot()};
-          look_again = device.queue.Pick(view, now,
-                                         {.max_prefill_rows = options_.max_prefill_rows,
-                                          .max_lane_wait = options_.max_lane_wait,
-                                          .draining = draining_},
-                                         batch);
-        }
+        if (refused.empty()) look_again = TakeBatch(device, now, batch);
         if (!batch.calls.empty() || !refused.empty()) break;
         clock_.Wait(mu_, device.work, look_again);
       }
-      for (const TakenCall& taken : batch.calls) Unlist(*taken.call);
-      ++busy_;
+      if (batch.calls.empty()) ++busy_;
       // What is left may suit another free slot.
       if (!device.queue.empty()) device.work.Signal();
     }
@@ -333,18 +380,7 @@ bool Scheduler::Impl::NextBatch(Device& device, Batch& batch) {
 
 void Scheduler::Impl::SlotLoop(Device& device, Executor& executor) {
   Batch batch;
-  while (NextBatch(device, batch)) {
-    const absl::Status status = executor.Launch(batch);
-    {
-      absl::MutexLock lock(&mu_);
-      inflight_ -= static_cast<int64_t>(batch.calls.size());
-    }
-    executor.Reply(batch, status);
-    executor.Audit(batch, status);
-    batch.calls.clear();
-    batch.levers.reset();
-    EndBusy();
-  }
+  while (NextBatch(device, batch)) RunBatch(device, executor, batch);
 }
 
 // Completes calls whose deadline passes while every slot is busy, so that they do not hold room in
@@ -378,7 +414,9 @@ Scheduler::Scheduler(std::vector<Backend*> backends, LeverStore& levers, Observe
           std::make_unique<Impl>(std::move(backends), levers, observer, auditor, clock, options)) {}
 Scheduler::~Scheduler() = default;
 
-absl::Status Scheduler::Submit(std::shared_ptr<Call>& call) { return impl_->Submit(call); }
+absl::Status Scheduler::Submit(std::shared_ptr<Call>& call, OnIdle on_idle) {
+  return impl_->Submit(call, on_idle);
+}
 void Scheduler::Cancel(const Call* call) { impl_->Cancel(call); }
 void Scheduler::Drain(absl::Duration patience) { impl_->Drain(patience); }
 void Scheduler::Pause() { impl_->SetPaused(true); }

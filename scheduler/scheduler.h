@@ -1,7 +1,8 @@
 // When rows run, and together with which. Calls wait in lanes; a free launch slot takes a batch;
-// slot threads (one per launch slot and device) gather, choose the arm, launch, and complete. A
-// free slot takes what waits at once; while slots are busy rows coalesce by themselves. Closing
-// rules are pure functions in batching.h, a lane is lane.h, one batch's run is executor.h.
+// slot threads gather, choose the arm, launch, and complete. There is one more of them than launch
+// slots, so that a batch launches while the replies of the last one go out. A free slot takes what
+// waits at once; while slots are busy rows coalesce by themselves. Closing rules are pure functions
+// in batching.h, a lane is lane.h, one batch's run is executor.h.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -21,6 +22,13 @@ namespace fulcrum {
 
 class Auditor;
 
+// What Submit may do when a launch slot is free and nothing else waits for the device.
+enum class OnIdle : uint8_t {
+  kHandOver,  // a slot thread runs the call; Submit returns at once
+  kRunHere,   // the calling thread runs it, which saves a wake-up: Complete is called before Submit
+              // returns. For callers that may block for a decode launch; one at a time does.
+};
+
 struct SchedulerOptions {
   int64_t max_queue_rows = 4096;               // waiting, all lanes together
   int64_t max_queue_bytes = int64_t{1} << 30;  // payload bytes waiting, all lanes together
@@ -39,8 +47,8 @@ class Scheduler {
 
   // Takes the call iff it returns OK (then `call` is null and Complete will be called once).
   // RESOURCE_EXHAUSTED at a queue bound, UNAVAILABLE while draining, DEADLINE_EXCEEDED when already
-  // expired. Never blocks on a device.
-  absl::Status Submit(std::shared_ptr<Call>& call);
+  // expired. Blocks on a device only where `on_idle` allows it.
+  absl::Status Submit(std::shared_ptr<Call>& call, OnIdle on_idle = OnIdle::kHandOver);
 
   // Completes the call with CANCELLED if it still waits; a call already picked completes normally.
   void Cancel(const Call* call);

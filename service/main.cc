@@ -270,6 +270,8 @@ int Main(int argc, char** argv) {
   mallopt(M_MMAP_THRESHOLD, 32 << 20);
   mallopt(M_TRIM_THRESHOLD, 1 << 30);
   mallopt(M_TOP_PAD, 64 << 20);
+  // Debian builds Abseil with its search for lock cycles on; it costs every lock of gRPC and ours.
+  absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
   // Before any thread exists, so that all inherit it: signals come to sigwait alone.
   sigset_t signals;
   sigemptyset(&signals);

@@ -4,6 +4,7 @@
 
 #include <iostream>
 
+#include "absl/synchronization/mutex.h"
 #include "client/cli/app.h"
 
 int main(int argc, char** argv) {
@@ -12,5 +13,7 @@ int main(int argc, char** argv) {
   mallopt(M_MMAP_THRESHOLD, 32 << 20);
   mallopt(M_TRIM_THRESHOLD, 1 << 30);
   mallopt(M_TOP_PAD, 64 << 20);
+  // Debian builds Abseil with its search for lock cycles on; it costs every lock of gRPC and ours.
+  absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
   return fulcrum::cli::RunApp({argv + 1, argv + argc}, std::cout, std::cerr);
 }

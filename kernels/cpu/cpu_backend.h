@@ -29,7 +29,7 @@ class CpuBackend : public Backend {
   int64_t ResidentBytes(const WeightSpec& spec) const override { return CpuWeight::Bytes(spec); }
 
   std::unique_ptr<LaunchSlot> NewSlot() override;
-  int preferred_slots() const override { return 2; }
+  int preferred_slots() const override { return 1; }
 
   absl::StatusOr<LaunchTimes> Run(LaunchSlot& slot, const Launch& launch)
       ABSL_LOCKS_EXCLUDED(launch_mutex_) override;

@@ -116,8 +116,8 @@ class ExactKernel {
       HWY_UNROLL(4)
       for (int lane = 0; lane < 4; ++lane) {
         VF decoded[4][kTileVecs];
-        hwy::Prefetch(w + kPrefetchBytes);
-        if constexpr (Codec::kBytes == 2) hwy::Prefetch(w + kPrefetchBytes + 64);
+        PrefetchStream(w + kPrefetchBytes);
+        if constexpr (Codec::kBytes == 2) PrefetchStream(w + kPrefetchBytes + 64);
         local.Decode4(w, decoded);
         w += 4 * kTileRows * Codec::kBytes;
         HWY_UNROLL(4)

@@ -23,6 +23,10 @@ namespace hn = hwy::HWY_NAMESPACE;
 using DF = hn::ScalableTag<float>;
 using DU = hn::ScalableTag<uint32_t>;
 using VF = hn::Vec<DF>;
+// Asks for weights that are read once a launch: past the L2, which holds what the launch and the
+// caller's own code come back to.
+HWY_INLINE void PrefetchStream(const void* p) { __builtin_prefetch(p, 0, 0); }
+
 inline constexpr int kLanes = static_cast<int>(HWY_LANES(float));
 inline constexpr int kTileVecs = kTileRows / kLanes;  // vectors of one tile row
 

@@ -28,7 +28,7 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "usage: bench_echo [--json]\n");
     return 2;
   }
-  fulcrum::service::KeepFreedMemory();
+  fulcrum::service::SettleProcess();
   if (!json) {
     std::printf("%-6s %5s %6s %6s %9s %10s %8s %8s %12s\n", "server", "rows", "k", "n", "in_flight",
                 "calls/s", "p50_us", "p99_us", "faults/call");

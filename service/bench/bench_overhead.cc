@@ -1,10 +1,18 @@
 // What the node adds to gRPC: Project calls of one row on one 1024x5120 fp8 shard, without the time
-// their kernel took, against gRPC alone with the same messages (bench_echo.cc). Both servers run in
-// this process, taking turns, so that a slow minute of the machine is a slow minute of both.
+// their kernel took, against gRPC alone with the same messages (bench_echo.cc). Each server is a
+// process of its own, as a node is: client and server of one process would share gRPC's pollers.
+// The servers take turns, so that a slow minute of the machine is a slow minute of all.
 // SPDX-License-Identifier: Apache-2.0
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <csignal>
 #include <cstdio>
 #include <cstring>
+#include <span>
+#include <string>
 #include <vector>
 
 #include "kernels/weights/synthetic.h"
@@ -52,6 +60,47 @@ absl::StatusOr<std::unique_ptr<Server>> StartNode() {
   return server;
 }
 
+// Writes the server's address to `out` and serves until killed.
+template <class Started>
+int Serve(int out, const Started& server) {
+  const std::string address = server->address() + "\n";
+  if (write(out, address.data(), address.size()) != static_cast<ssize_t>(address.size())) return 1;
+  for (;;) pause();
+}
+
+int ServeNode(int out) {
+  const auto node = StartNode();
+  if (!node.ok()) {
+    std::fprintf(stderr, "bench_overhead: %s\n", node.status().ToString().c_str());
+    return 1;
+  }
+  return Serve(out, *node);
+}
+
+int ServeEcho(int out, EchoKind kind) {
+  const auto echo = StartEchoServer(kind, kReplyBytes);
+  return echo == nullptr ? 1 : Serve(out, echo);
+}
+
+// Runs `serve` in a child, which ends with this process. Empty when it did not start. Must come
+// before this process uses gRPC.
+template <class ServeFn>
+std::string Spawn(std::vector<pid_t>& children, ServeFn serve) {
+  int ends[2];
+  if (pipe(ends) != 0) return "";
+  const pid_t child = fork();
+  if (child == 0) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    _exit(serve(ends[1]));
+  }
+  close(ends[1]);
+  std::string address;
+  for (char c = 0; child > 0 && read(ends[0], &c, 1) == 1 && c != '\n';) address += c;
+  close(ends[0]);
+  if (child > 0) children.push_back(child);
+  return address;
+}
+
 // False when a call failed.
 bool Measure(Side& side) {
   const LoopResult result =
@@ -65,29 +114,14 @@ bool Measure(Side& side) {
   return false;
 }
 
-}  // namespace
-
-int main(int argc, char** argv) {
-  const bool json = argc == 2 && std::strcmp(argv[1], "--json") == 0;
-  if (argc > 1 && !json) {
-    std::fprintf(stderr, "usage: bench_overhead [--json]\n");
-    return 2;
+// Prints the table or the JSON line; the exit code.
+int MeasureAll(std::span<Side> sides, bool json) {
+  for (const Side& side : sides) {
+    if (side.target.address.empty()) {
+      std::fprintf(stderr, "bench_overhead: the %s server did not start\n", side.name);
+      return 1;
+    }
   }
-  KeepFreedMemory();
-  const auto node = StartNode();
-  if (!node.ok()) {
-    std::fprintf(stderr, "bench_overhead: %s\n", node.status().ToString().c_str());
-    return 1;
-  }
-  const auto proto = StartEchoServer(EchoKind::kProto, kReplyBytes);
-  const auto raw = StartEchoServer(EchoKind::kRaw, kReplyBytes);
-  if (proto == nullptr || raw == nullptr) {
-    std::fprintf(stderr, "bench_overhead: no loopback port could be bound\n");
-    return 1;
-  }
-  Side sides[] = {{"node", {(*node)->address(), kReplyBytes}, {}, {}, {}},
-                  {"echo_proto", {proto->address(), kReplyBytes}, {}, {}, {}},
-                  {"echo_raw", {raw->address(), kReplyBytes}, {}, {}, {}}};
   for (int round = 0; round < kRounds; ++round) {
     for (Side& side : sides) {
       if (!Measure(side)) return 1;
@@ -110,4 +144,34 @@ int main(int argc, char** argv) {
   }
   std::printf("the node without its kernel time, over echo_proto: %.2f\n", node_us / echo_us);
   return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const bool json = argc == 2 && std::strcmp(argv[1], "--json") == 0;
+  if (argc > 1 && !json) {
+    std::fprintf(stderr, "usage: bench_overhead [--json]\n");
+    return 2;
+  }
+  SettleProcess();
+  std::vector<pid_t> children;
+  Side sides[] = {
+      {"node", {Spawn(children, ServeNode), kReplyBytes}, {}, {}, {}},
+      {"echo_proto",
+       {Spawn(children, [](int out) { return ServeEcho(out, EchoKind::kProto); }), kReplyBytes},
+       {},
+       {},
+       {}},
+      {"echo_raw",
+       {Spawn(children, [](int out) { return ServeEcho(out, EchoKind::kRaw); }), kReplyBytes},
+       {},
+       {},
+       {}}};
+  const int code = MeasureAll(sides, json);
+  for (const pid_t child : children) {
+    kill(child, SIGKILL);
+    waitpid(child, nullptr, 0);
+  }
+  return code;
 }

@@ -11,6 +11,8 @@
 #include <condition_variable>
 #include <mutex>
 
+#include "absl/synchronization/mutex.h"
+
 namespace fulcrum::service {
 namespace {
 
@@ -132,10 +134,12 @@ LoopResult RunClosedLoop(const LoopOptions& options, const StartCall& start) {
   return Loop(options, start).Run();
 }
 
-void KeepFreedMemory() {
+void SettleProcess() {
   mallopt(M_MMAP_THRESHOLD, 32 << 20);
   mallopt(M_TRIM_THRESHOLD, 1 << 30);
   mallopt(M_TOP_PAD, 64 << 20);
+  // Debian builds Abseil with its search for lock cycles on; it costs every lock of gRPC and ours.
+  absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
 }
 
 }  // namespace fulcrum::service

@@ -41,8 +41,9 @@ struct LoopResult {
 // Runs until every call it started has ended. A slot whose call fails starts no other.
 LoopResult RunClosedLoop(const LoopOptions& options, const StartCall& start);
 
-// Keeps what malloc has once taken, so that a message does not fault fresh pages in. For main(),
+// As fulcrumd does first: keeps what malloc has once taken, so that a message does not fault fresh
+// pages in, and ends the search for lock cycles that Debian's Abseil makes. For main(),
 // before any thread.
-void KeepFreedMemory();
+void SettleProcess();
 
 }  // namespace fulcrum::service

@@ -48,6 +48,44 @@ TEST_F(SchedulerTest, RowsThatWaitWhileTheDeviceIsBusyRunTogether) {
   EXPECT_EQ(observer_.totals().rows, 5);
 }
 
+TEST_F(SchedulerTest, ACallerThatMayRunItsCallDoesSoOnlyOnAnIdleDevice) {
+  Start();
+  const auto submit = [&](const std::shared_ptr<TestCall>& call) {
+    std::shared_ptr<fulcrum::Call> given = call;
+    return scheduler_->Submit(given, OnIdle::kRunHere);
+  };
+  // Idle: the call is complete when Submit returns.
+  const auto alone = Call(1, 1);
+  ASSERT_TRUE(submit(alone).ok());
+  EXPECT_EQ(alone->completions, 1);
+  EXPECT_EQ(alone->provenance.close_reason, CloseReason::kDeviceIdle);
+  // Busy: it waits with the others, and runs with them.
+  Occupy();
+  const auto waits = Call(1, 1);
+  ASSERT_TRUE(submit(waits).ok());
+  EXPECT_EQ(waits->completions, 0);
+  const auto mate = Submitted(1);
+  backend_.Release();
+  ASSERT_TRUE(waits->Await().ok() && mate->Await().ok());
+  EXPECT_EQ(waits->provenance.batch_rows, 2);
+  // Paused: nothing runs anywhere.
+  scheduler_->Pause();
+  const auto paused = Call(1, 1);
+  ASSERT_TRUE(submit(paused).ok());
+  EXPECT_EQ(paused->completions, 0);
+  scheduler_->Resume();
+  EXPECT_TRUE(paused->Await().ok());
+  // Prefill is long: never on the caller's thread.
+  scheduler_->Pause();
+  auto prefill = Call(1, 1);
+  prefill->step = Step::kPrefill;
+  ASSERT_TRUE(submit(prefill).ok());
+  scheduler_->Resume();
+  EXPECT_TRUE(prefill->Await().ok());
+  scheduler_->Drain(absl::Seconds(1));
+  EXPECT_EQ(scheduler_->inflight_calls(), 0);
+}
+
 TEST_F(SchedulerTest, CallsRowsAndLaunchesAreCountedApart) {
   Start();
   Occupy();
