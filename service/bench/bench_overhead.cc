@@ -4,15 +4,15 @@
 // The servers take turns, so that a slow minute of the machine is a slow minute of all.
 // SPDX-License-Identifier: Apache-2.0
 #include <sys/prctl.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <csignal>
 #include <cstdio>
-#include <cstring>
+#include <filesystem>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "kernels/weights/synthetic.h"
@@ -60,44 +60,36 @@ absl::StatusOr<std::unique_ptr<Server>> StartNode() {
   return server;
 }
 
-// Writes the server's address to `out` and serves until killed.
+// Prints the server's address and serves until killed.
 template <class Started>
-int Serve(int out, const Started& server) {
-  const std::string address = server->address() + "\n";
-  if (write(out, address.data(), address.size()) != static_cast<ssize_t>(address.size())) return 1;
+int Serve(const Started& server) {
+  std::printf("%s\n", server->address().c_str());
+  std::fflush(stdout);
   for (;;) pause();
 }
 
-int ServeNode(int out) {
-  const auto node = StartNode();
-  if (!node.ok()) {
+// What a child of this program does. It ends with its parent.
+int ServeAs(std::string_view name) {
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (name == "node") {
+    const auto node = StartNode();
+    if (node.ok()) return Serve(*node);
     std::fprintf(stderr, "bench_overhead: %s\n", node.status().ToString().c_str());
     return 1;
   }
-  return Serve(out, *node);
+  const auto echo =
+      StartEchoServer(name == "echo_raw" ? EchoKind::kRaw : EchoKind::kProto, kReplyBytes);
+  return echo == nullptr ? 1 : Serve(echo);
 }
 
-int ServeEcho(int out, EchoKind kind) {
-  const auto echo = StartEchoServer(kind, kReplyBytes);
-  return echo == nullptr ? 1 : Serve(out, echo);
-}
-
-// Runs `serve` in a child, which ends with this process. Empty when it did not start. Must come
-// before this process uses gRPC.
-template <class ServeFn>
-std::string Spawn(std::vector<pid_t>& children, ServeFn serve) {
-  int ends[2];
-  if (pipe(ends) != 0) return "";
-  const pid_t child = fork();
-  if (child == 0) {
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
-    _exit(serve(ends[1]));
-  }
-  close(ends[1]);
+// Starts this program as the named server; its address, or empty when it did not start.
+std::string Spawn(const char* name) {
+  const std::string self = std::filesystem::read_symlink("/proc/self/exe");
+  FILE* const out = popen(("exec '" + self + "' --serve=" + name).c_str(), "r");
   std::string address;
-  for (char c = 0; child > 0 && read(ends[0], &c, 1) == 1 && c != '\n';) address += c;
-  close(ends[0]);
-  if (child > 0) children.push_back(child);
+  for (int c; out != nullptr && (c = std::fgetc(out)) != EOF && c != '\n';) {
+    address += static_cast<char>(c);
+  }
   return address;
 }
 
@@ -149,29 +141,17 @@ int MeasureAll(std::span<Side> sides, bool json) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  const bool json = argc == 2 && std::strcmp(argv[1], "--json") == 0;
+  constexpr std::string_view kServe = "--serve=";
+  const std::string_view argument = argc == 2 ? argv[1] : "";
+  const bool json = argument == "--json";
+  SettleProcess();
+  if (argument.substr(0, kServe.size()) == kServe) return ServeAs(argument.substr(kServe.size()));
   if (argc > 1 && !json) {
     std::fprintf(stderr, "usage: bench_overhead [--json]\n");
     return 2;
   }
-  SettleProcess();
-  std::vector<pid_t> children;
-  Side sides[] = {
-      {"node", {Spawn(children, ServeNode), kReplyBytes}, {}, {}, {}},
-      {"echo_proto",
-       {Spawn(children, [](int out) { return ServeEcho(out, EchoKind::kProto); }), kReplyBytes},
-       {},
-       {},
-       {}},
-      {"echo_raw",
-       {Spawn(children, [](int out) { return ServeEcho(out, EchoKind::kRaw); }), kReplyBytes},
-       {},
-       {},
-       {}}};
-  const int code = MeasureAll(sides, json);
-  for (const pid_t child : children) {
-    kill(child, SIGKILL);
-    waitpid(child, nullptr, 0);
-  }
-  return code;
+  Side sides[] = {{"node", {Spawn("node"), kReplyBytes}, {}, {}, {}},
+                  {"echo_proto", {Spawn("echo_proto"), kReplyBytes}, {}, {}, {}},
+                  {"echo_raw", {Spawn("echo_raw"), kReplyBytes}, {}, {}, {}}};
+  return MeasureAll(sides, json);
 }
