@@ -86,7 +86,8 @@ class Scheduler::Impl {
   void Unlist(const Call& call) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Completes refused calls, then counts down `busy_`, which the caller had raised.
   void Complete(std::vector<Refused>& refused) ABSL_LOCKS_EXCLUDED(mu_);
-  void EndBusy() ABSL_LOCKS_EXCLUDED(mu_);
+  // The thread's last use of the scheduler. `flag`, if given, is cleared with it.
+  void EndBusy(bool* flag = nullptr) ABSL_LOCKS_EXCLUDED(mu_);
   void ReportQueue() ABSL_LOCKS_EXCLUDED(mu_);
   bool Idle() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return inflight_ == 0 && busy_ == 0; }
 
@@ -212,8 +213,7 @@ absl::Status Scheduler::Impl::Submit(std::shared_ptr<Call>& call, OnIdle on_idle
   ReportQueue();
   if (!here.calls.empty()) {
     RunBatch(device, device.caller_executor, here);
-    absl::MutexLock lock(&mu_);
-    caller_runs_ = false;
+    EndBusy(&caller_runs_);
   }
   return absl::OkStatus();
 }
@@ -306,8 +306,9 @@ void Scheduler::Impl::Complete(std::vector<Refused>& refused) {
   EndBusy();
 }
 
-void Scheduler::Impl::EndBusy() {
+void Scheduler::Impl::EndBusy(bool* flag) {
   absl::MutexLock lock(&mu_);
+  if (flag != nullptr) *flag = false;
   --busy_;
   if (Idle()) idle_.SignalAll();
 }
@@ -349,7 +350,6 @@ void Scheduler::Impl::RunBatch(Device& device, Executor& executor, Batch& batch)
   executor.Audit(batch, status);
   batch.calls.clear();
   batch.levers.reset();
-  EndBusy();
 }
 
 bool Scheduler::Impl::NextBatch(Device& device, Batch& batch) {
@@ -380,7 +380,10 @@ bool Scheduler::Impl::NextBatch(Device& device, Batch& batch) {
 
 void Scheduler::Impl::SlotLoop(Device& device, Executor& executor) {
   Batch batch;
-  while (NextBatch(device, batch)) RunBatch(device, executor, batch);
+  while (NextBatch(device, batch)) {
+    RunBatch(device, executor, batch);
+    EndBusy();
+  }
 }
 
 // Completes calls whose deadline passes while every slot is busy, so that they do not hold room in

@@ -50,8 +50,8 @@ HWY_INLINE void DecodeTile(const Codec& codec, const uint8_t* HWY_RESTRICT w, in
   for (int64_t k = 0; k < count; k += 4) {
     VF v[4][kTileVecs];
     const uint8_t* const at = w + k * kTileRows * Codec::kBytes;
-    PrefetchStream(at + kPrefetchBytes);
-    if constexpr (Codec::kBytes == 2) PrefetchStream(at + kPrefetchBytes + 64);
+    hwy::Prefetch(at + kPrefetchBytes);  // used a piece later: kept in L2 until then
+    if constexpr (Codec::kBytes == 2) hwy::Prefetch(at + kPrefetchBytes + 64);
     codec.Decode4(at, v);
     HWY_UNROLL(4)
     for (int j = 0; j < 4; ++j) {

@@ -27,6 +27,16 @@ using VF = hn::Vec<DF>;
 // caller's own code come back to.
 HWY_INLINE void PrefetchStream(const void* p) { __builtin_prefetch(p, 0, 0); }
 
+// With many columns the use is far behind the request, and L1 too busy to keep it until then.
+template <int kColumns>
+HWY_INLINE void PrefetchWeights(const void* p) {
+  if constexpr (kColumns > 4) {
+    __builtin_prefetch(p, 0, 3);
+  } else {
+    PrefetchStream(p);
+  }
+}
+
 inline constexpr int kLanes = static_cast<int>(HWY_LANES(float));
 inline constexpr int kTileVecs = kTileRows / kLanes;  // vectors of one tile row
 

@@ -80,12 +80,16 @@ class Soak(unittest.TestCase):
                 self.assertEqual(project(channel, request(rows=4)).outputs[0].data, reference)
 
     def test_a_burst_beyond_the_queue_is_refused_not_stored(self):  # P045, P047, P075
-        config = "limits { max_queue_rows: 64 max_prefill_rows: 64 }\n" + SMALL
+        # Rows of four shards, held for company: 64 of them fill the queue before any batch of 32 does.
+        config = """limits { max_queue_rows: 64 max_prefill_rows: 64 }
+                    levers { key: "coalesce_window_us" value: "100000" }\n""" + SMALL
+        messages = [request(shard=f"models/small/shards/{name}") for name in
+                    ("layers.0.ffn_gate", "layers.0.ffn_up", "layers.0.ssm_in", "lm_head")]
         with Node(config) as node:
             codes, delays = collections.Counter(), set()
             channels = [node.channel() for _ in range(4)]
             for round_ in range(scaled(3, 200)):
-                calls = [project_future(channels[i % 4], request(rows=32)) for i in range(200)]
+                calls = [project_future(channels[i % 4], messages[i % 4]) for i in range(200)]
                 for call in calls:
                     call.exception()
                     codes[call.code()] += 1

@@ -54,13 +54,8 @@ TEST_F(SchedulerTest, ACallerThatMayRunItsCallDoesSoOnlyOnAnIdleDevice) {
     std::shared_ptr<fulcrum::Call> given = call;
     return scheduler_->Submit(given, OnIdle::kRunHere);
   };
-  // Idle: the call is complete when Submit returns.
-  const auto alone = Call(1, 1);
-  ASSERT_TRUE(submit(alone).ok());
-  EXPECT_EQ(alone->completions, 1);
-  EXPECT_EQ(alone->provenance.close_reason, CloseReason::kDeviceIdle);
   // Busy: it waits with the others, and runs with them.
-  Occupy();
+  const auto first = Occupy();
   const auto waits = Call(1, 1);
   ASSERT_TRUE(submit(waits).ok());
   EXPECT_EQ(waits->completions, 0);
@@ -68,6 +63,12 @@ TEST_F(SchedulerTest, ACallerThatMayRunItsCallDoesSoOnlyOnAnIdleDevice) {
   backend_.Release();
   ASSERT_TRUE(waits->Await().ok() && mate->Await().ok());
   EXPECT_EQ(waits->provenance.batch_rows, 2);
+  ASSERT_TRUE(first->Await().ok());
+  // Idle: the call is complete when Submit returns.
+  const auto alone = Call(1, 1);
+  ASSERT_TRUE(submit(alone).ok());
+  EXPECT_EQ(alone->completions, 1);
+  EXPECT_EQ(alone->provenance.close_reason, CloseReason::kDeviceIdle);
   // Paused: nothing runs anywhere.
   scheduler_->Pause();
   const auto paused = Call(1, 1);
