@@ -22,7 +22,7 @@ inline constexpr int kMicroVecs = kMicroTiles * kTileVecs;
 inline constexpr int kMicroRows = kMicroTiles * kTileRows;
 
 // How far ahead of its use a streamed weight is asked for.
-inline constexpr int kPrefetchBytes = 2048;
+inline constexpr int kPrefetchBytes = 1024;
 
 // The weights of one tile within a segment, always 16 rows wide: a narrow last tile is copied out
 // with zero rows.
