@@ -6,6 +6,7 @@
 #include "client/cli/payload.h"
 #include "tests/client/support/fake_node.h"
 #include "tests/client/support/run_app.h"
+#include "tests/support/weight_files.h"
 
 namespace fulcrum::cli {
 namespace {
@@ -167,7 +168,8 @@ TEST_F(CommandTest, LadderJsonHasEveryChoiceWithDeclinedRungs) {
 }
 
 TEST_F(CommandTest, ProjectWritesOutputAndProvenance) {
-  const std::string output = testing::TempDir() + "/out.bf16";
+  const test::TempDir dir;
+  const std::string output = dir.At("out.bf16");
   const AppRun run = Run({"project", "--shard", "models/m/shards/a", "--random", "5", "--rows", "3",
                           "--output", output, "--json"});
   ASSERT_EQ(run.exit, 0) << run.err;

@@ -9,6 +9,7 @@
 
 #include "client/cli/payload.h"
 #include "tests/client/support/run_app.h"
+#include "tests/support/weight_files.h"
 
 namespace fulcrum::cli {
 namespace {
@@ -58,10 +59,13 @@ class VerifyFiles : public testing::TestWithParam<Case> {
   std::string Spoiled(Change change) const {
     std::string bytes = *ReadFile(Stem() + ".y.f64");
     change(bytes);
-    const std::string path = testing::TempDir() + "/spoiled.f64";
+    const std::string path = dir_.At("spoiled.f64");
     EXPECT_TRUE(WriteFile(path, bytes).ok());
     return path;
   }
+
+ private:
+  const test::TempDir dir_;  // tests run at the same time in several processes
 };
 
 TEST_P(VerifyFiles, AcceptsTheReferenceInEveryPolicyAndType) {
@@ -128,7 +132,8 @@ INSTANTIATE_TEST_SUITE_P(Files, VerifyFiles, testing::ValuesIn(kCases), [](const
 TEST(Verify, ActivationsMustBeWholeRowsOfAKnownType) {
   const std::string file = FULCRUM_TEST_DATA "/q2_0/mainline.gguf";
   const std::string expect = FULCRUM_TEST_DATA "/q2_0/blk.0.ffn_up.weight.y.f64";
-  const std::string odd = testing::TempDir() + "/odd.bf16";
+  const test::TempDir dir;
+  const std::string odd = dir.At("odd.bf16");
   ASSERT_TRUE(WriteFile(odd, std::string(10, 'x')).ok());
   for (const std::string& x : {odd, std::string("/nonexistent.bf16"), expect}) {
     const AppRun run = RunFulcrum({"verify", "--file", file, "--tensor", "blk.0.ffn_up.weight",
