@@ -191,6 +191,8 @@ TEST_F(SchedulerTest, FullDeadlineLeverAndDrainEndAWindowEarly) {
   ASSERT_TRUE(Submitted(urgent)->Await().ok());
   EXPECT_EQ(urgent->provenance.close_reason, CloseReason::kDeadline);
 
+  // Another time than before: a slot may still sleep to the end of a window that closed early.
+  clock_.Advance(absl::Milliseconds(1));
   const auto flipped = Submitted(1);
   clock_.AwaitSleeper(clock_.Now() + absl::Milliseconds(10));
   SetLever("audit_rate", "0");
@@ -198,6 +200,7 @@ TEST_F(SchedulerTest, FullDeadlineLeverAndDrainEndAWindowEarly) {
   EXPECT_EQ(flipped->provenance.close_reason, CloseReason::kLeverChange);
   EXPECT_EQ(flipped->provenance.lever_epoch, levers_.Snapshot()->epoch);
 
+  clock_.Advance(absl::Milliseconds(1));
   const auto last = Submitted(1);
   clock_.AwaitSleeper(clock_.Now() + absl::Milliseconds(10));
   scheduler_->Drain(absl::InfiniteDuration());
