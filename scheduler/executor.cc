@@ -6,19 +6,12 @@
 
 #include "absl/strings/str_format.h"
 #include "kernels/ladder/ladder.h"
+#include "scheduler/ladder_query.h"
 
 namespace fulcrum {
 namespace {
 
 double& At(StageSeconds& stages, Stage stage) { return stages[static_cast<size_t>(stage)]; }
-
-LadderQuery QueryFor(const Shard& shard, Step step, Policy policy) {
-  return {.format = shard.format(),
-          .family = shard.family,
-          .step = step,
-          .policy = policy,
-          .device_caps = shard.backend->device().caps};
-}
 
 // What callers are told of a failed launch. A lost device is UNAVAILABLE (another node can serve);
 // codes that mean "later" or "elsewhere" pass; anything else is our fault, never the caller's.

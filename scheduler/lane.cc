@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "scheduler/ladder_query.h"
+
 namespace fulcrum {
 namespace {
 
@@ -97,11 +99,7 @@ const Lane::Classes& Lane::ClassesFor(Policy policy, const LeverSnapshot& levers
   const Call& call = *oldest()->call;
   classes_[index].clear();
   for (const auto& shard : call.shards) {
-    const LadderQuery query{.format = shard->format(),
-                            .family = shard->family,
-                            .step = call.step,
-                            .policy = policy,
-                            .device_caps = shard->backend->device().caps};
+    const LadderQuery query = QueryFor(*shard, call.step, policy);
     classes_[index].push_back(AllowedClasses(shard->backend->ladder(), query, levers.levers));
   }
   classes_epoch_[index] = levers.epoch;

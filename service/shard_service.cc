@@ -10,6 +10,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "kernels/ladder/ladder.h"
+#include "scheduler/ladder_query.h"
 #include "service/grpc_status.h"
 #include "service/proto_names.h"
 #include "service/shard_name.h"
@@ -285,11 +286,7 @@ absl::Status ShardServiceImpl::Explain(const v1::ExplainLadderRequest& request,
   const Shard& shard = **found;
   const std::shared_ptr<const LeverSnapshot> snapshot = levers_.Snapshot();
   const std::span<const Arm> ladder = shard.backend->ladder();
-  const LadderQuery query{.format = shard.format(),
-                          .family = shard.family,
-                          .step = *step,
-                          .policy = *policy,
-                          .device_caps = shard.backend->device().caps};
+  const LadderQuery query = QueryFor(shard, *step, *policy);
 
   response->set_shard(shard.name);
   response->set_lever_epoch(snapshot->epoch);
