@@ -131,8 +131,7 @@ class BlockfoldKernel {
       const int64_t end = std::min<int64_t>(numerics::kBlockK, count - b);
       for (int64_t k = 0; k < end; k += 4) {
         VF weights[4][kTileVecs];
-        PrefetchWeights<kColumns>(w + kPrefetchBytes);
-        if constexpr (Codec::kBytes == 2) PrefetchWeights<kColumns>(w + kPrefetchBytes + 64);
+        Prefetch4<Codec>(w + kPrefetchBytes);
         local.Decode4(w, weights);
         w += 4 * kTileRows * Codec::kBytes;
         HWY_UNROLL(4)

@@ -16,12 +16,6 @@ Fp8ByteTables MakeTables() {
     tables.low[code] = static_cast<uint8_t>(bits & 0xff);
     tables.high[code] = static_cast<uint8_t>(bits >> 8);
   }
-  for (int k = 0; k < 4; ++k) {
-    for (int row = 0; row < 16; ++row) {
-      tables.spread[k][row * 4 + 2] = static_cast<uint8_t>(k * 16 + row);
-      tables.spread[k][row * 4 + 3] = static_cast<uint8_t>(64 + k * 16 + row);
-    }
-  }
   return tables;
 }
 

@@ -6,13 +6,10 @@
 
 namespace fulcrum::cpu {
 
-// The two bytes of the BF16 value of codes 0..127 (the sign is the code's own top bit), and for
-// each k of [4 k][16 rows] codes the byte permutation that puts (low, high) of its 16 rows into the
-// upper halves of 16 words; from index 64 on the second operand (high bytes) is meant.
+// The two bytes of the BF16 value of codes 0..127 (the sign is the code's own top bit).
 struct Fp8ByteTables {
   uint8_t low[128];
   uint8_t high[128];
-  uint8_t spread[4][64];
 };
 const Fp8ByteTables& Fp8Tables();
 

@@ -10,7 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "kernels/cpu/layout.h"
-#include "kernels/cpu/transpose.h"
+#include "kernels/cpu/pack.h"
 #include "kernels/formats/q2_0.h"
 
 namespace fulcrum::cpu {
@@ -116,9 +116,9 @@ void CpuWeight::PackTiles(int64_t block, const std::byte* rows, int row_count) {
                            .rows = std::min(tile_rows, row_count - tile * kTileRows),
                            .k = std::min(layout.SegmentK(segment), spec_.k - first_k)};
       if (size == 1) {
-        TransposeBytes(in, panel, tile_rows, out);
+        PackFp8Lines(in, panel, tile_rows, out);
       } else {
-        TransposePairs(in, panel, tile_rows, out);
+        PackBf16Lines(in, panel, tile_rows, out);
       }
     }
   }

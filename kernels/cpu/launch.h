@@ -23,7 +23,7 @@ struct alignas(64) ThreadScratch {
   static constexpr int kMicroRows = 32;            // rows decoded at a time
   float panel[kMaxDecodeRows * kMaxSegmentK];      // scaled activations of one segment
   float decoded[kMicroRows * kChunkK];             // weights as F32, [k][row]
-  float lanes[4 * kMaxDecodeRows * kMicroRows];    // running sums of a tile, [lane][column][row]
+  float lanes[4 * kMaxDecodeRows * kBlockRows];    // running sums by lane of the order, or by row
   float total[kMaxDecodeRows * kBlockRows];        // sums over segments, [column][row]
   uint8_t expanded[kTileRows * kMaxSegmentK * 2];  // the last, narrow tile made 16 rows wide
 };
@@ -84,6 +84,7 @@ struct Job {
   ArmArgs args;
   ColumnRuns runs;
   RowItems items;
+  int threads;         // that work on the items
   std::byte* columns;  // CpuContext::columns
 };
 

@@ -2,10 +2,11 @@
 // read. No bytes are touched here.
 //
 // fp8 and bf16. Rows are padded to 4, K to 16, with zeros. The order in memory is the order of
-// reading: block of 128 rows, then K segment (order.h), then tile of 16 rows, then k. Within a tile
-// all rows of one k lie together, so a SIMD lane is a row: fp8 [k][row] bytes, bf16
-// [k / 2][row][k % 2], the pair being one 32-bit lane. The last tile may have 4, 8 or 12 rows. The
-// fp8 scales follow the elements.
+// reading: block of 128 rows, then K segment (order.h), then tile of 16 rows, then line, 4 bytes of
+// every row: a line of bf16 has 2 k, [row][k % 2]; a line of fp8 has 4 k, [row / 4][k / 2 % 2]
+// [row % 4][k % 2], so that interleaving the low and high BF16 bytes of every 16 bytes gives one k
+// pair of 4 rows. Either way a SIMD lane of 32 bits is a row. The last tile may have 4, 8 or 12
+// rows. The fp8 scales follow the elements.
 //
 // q2_0. A chunk is 32 weights, a SIMD lane is a chunk: per row, vectors of 16 chunks (the last may
 // have fewer), each [half of the chunk][chunk] 32-bit words of 16 codes, low bits first as in the
@@ -26,9 +27,13 @@ inline constexpr int kBlockRows = 128;  // rows that share their fp8 scales
 inline constexpr int kTilesPerBlock = kBlockRows / kTileRows;
 inline constexpr int kRowPad = 4;
 inline constexpr int kPadK = 16;
+inline constexpr int kLineBytes = 4 * kTileRows;  // of a tile of 16 rows
 inline constexpr int kMaxSegmentK = numerics::kMaxSegmentBlocks * numerics::kBlockK;
 
 constexpr int64_t RoundUp(int64_t v, int64_t to) { return (v + to - 1) / to * to; }
+
+// Where a row's code of k = 0..3 lies in a line of fp8.
+constexpr int Fp8LineByte(int k, int row) { return row / 4 * 16 + k / 2 * 8 + row % 4 * 2 + k % 2; }
 
 // fp8 and bf16.
 struct TileLayout {

@@ -17,8 +17,13 @@ template <class Kernel>
 absl::Status RunTileArm(const ArmArgs& args) {
   const CpuContext& context = *static_cast<const CpuContext*>(args.context);
   const auto* const weight = static_cast<const CpuWeight*>(args.weight);
-  const Job job{weight, args, Kernel::Runs(args.m),
-                RowItems(weight->spec().n, context.pool->threads()), context.columns.data()};
+  const int threads = context.pool->threads();
+  const Job job{.weight = weight,
+                .args = args,
+                .runs = Kernel::Runs(args.m),
+                .items = RowItems(weight->spec().n, threads),
+                .threads = threads,
+                .columns = context.columns.data()};
   context.pool->Run(ColumnsItems(job), [&](int64_t item, int) { PrepareColumns(job, item); });
   context.pool->Run(job.items.count(), [&](int64_t item, int thread) {
     Kernel::Item(job, item, context.thread_scratch(thread));

@@ -11,7 +11,6 @@
 #include <cmath>
 #include <cstdint>
 
-#include "hwy/cache_control.h"
 #include "hwy/highway.h"
 #include "kernels/cpu/launch.h"
 #include "kernels/formats/bf16.h"
@@ -23,19 +22,6 @@ namespace hn = hwy::HWY_NAMESPACE;
 using DF = hn::ScalableTag<float>;
 using DU = hn::ScalableTag<uint32_t>;
 using VF = hn::Vec<DF>;
-// Asks for weights that are read once a launch: past the L2, which holds what the launch and the
-// caller's own code come back to.
-HWY_INLINE void PrefetchStream(const void* p) { __builtin_prefetch(p, 0, 0); }
-
-// With many columns the use is far behind the request, and L1 too busy to keep it until then.
-template <int kColumns>
-HWY_INLINE void PrefetchWeights(const void* p) {
-  if constexpr (kColumns > 4) {
-    __builtin_prefetch(p, 0, 3);
-  } else {
-    PrefetchStream(p);
-  }
-}
 
 inline constexpr int kLanes = static_cast<int>(HWY_LANES(float));
 inline constexpr int kTileVecs = kTileRows / kLanes;  // vectors of one tile row

@@ -67,11 +67,16 @@ class Loop {
       changed_.wait(lock, [this] { return live_ == 0; });
     }
     result.errors = errors_;
+    double excluded_us = 0;
     for (const Slot& slot : slots_) {
+      excluded_us += slot.excluded_us;
       result.latency_us.insert(result.latency_us.end(), slot.latency_us.begin(),
                                slot.latency_us.end());
     }
     std::sort(result.latency_us.begin(), result.latency_us.end());
+    if (!result.latency_us.empty()) {
+      result.mean_excluded_us = excluded_us / static_cast<double>(result.latency_us.size());
+    }
     return result;
   }
 
@@ -79,6 +84,7 @@ class Loop {
   struct Slot {
     Clock::time_point begin;
     std::vector<float> latency_us;
+    double excluded_us = 0;
   };
 
   void Start(int index) {
@@ -91,7 +97,10 @@ class Loop {
     const double seconds = SecondsSince(slot.begin) - end.excluded_seconds;
     ++ended_;
     if (!end.ok) ++errors_;
-    if (end.ok && recording_) slot.latency_us.push_back(static_cast<float>(seconds * 1e6));
+    if (end.ok && recording_) {
+      slot.latency_us.push_back(static_cast<float>(seconds * 1e6));
+      slot.excluded_us += end.excluded_seconds * 1e6;
+    }
     if (end.ok && !stop_) {
       Start(index);
       return;

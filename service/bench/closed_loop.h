@@ -33,6 +33,7 @@ struct LoopResult {
   double warmup_seconds = 0;
   double faults_per_call = 0;     // minor page faults of the whole process, client and server
   std::vector<float> latency_us;  // ascending, of the successful calls
+  double mean_excluded_us = 0;    // what was taken off them
 
   double Percentile(double q) const;  // microseconds; 0 without calls
   double CallsPerSecond() const { return seconds > 0 ? latency_us.size() / seconds : 0; }

@@ -19,10 +19,12 @@ v1::ProjectResponse Reply(const std::string& data) {
 
 class ProtoEcho final : public v1::ProjectionService::CallbackService {
  public:
-  explicit ProtoEcho(std::string data) : data_(std::move(data)) {}
+  ProtoEcho(std::string data, EchoWork work) : data_(std::move(data)), work_(std::move(work)) {}
 
-  grpc::ServerUnaryReactor* Project(grpc::CallbackServerContext* context, const v1::ProjectRequest*,
+  grpc::ServerUnaryReactor* Project(grpc::CallbackServerContext* context,
+                                    const v1::ProjectRequest* request,
                                     v1::ProjectResponse* response) override {
+    if (work_) work_(*request, response);
     response->add_outputs()->set_data(data_);  // one copy, as from an output buffer
     grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
     reactor->Finish(grpc::Status::OK);
@@ -31,6 +33,7 @@ class ProtoEcho final : public v1::ProjectionService::CallbackService {
 
  private:
   const std::string data_;
+  const EchoWork work_;
 };
 
 class RawEcho final
@@ -74,12 +77,15 @@ class Running final : public EchoServer {
 
 }  // namespace
 
-std::unique_ptr<EchoServer> StartEchoServer(EchoKind kind, int64_t reply_bytes) {
+std::unique_ptr<EchoServer> StartEchoServer(EchoKind kind, int64_t reply_bytes, EchoWork work) {
   std::string data(static_cast<size_t>(reply_bytes), '\0');
   for (size_t i = 0; i < data.size(); ++i) data[i] = static_cast<char>(i * 131 + (i >> 8));
   std::unique_ptr<grpc::Service> service;
-  if (kind == EchoKind::kProto) service = std::make_unique<ProtoEcho>(std::move(data));
-  if (kind == EchoKind::kRaw) service = std::make_unique<RawEcho>(data);
+  if (kind == EchoKind::kProto) {
+    service = std::make_unique<ProtoEcho>(std::move(data), std::move(work));
+  } else {
+    service = std::make_unique<RawEcho>(data);
+  }
   auto running = std::make_unique<Running>(std::move(service));
   return running->ok() ? std::move(running) : nullptr;
 }

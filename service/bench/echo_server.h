@@ -4,8 +4,11 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
+
+#include "fulcrum/v1/projection_service.pb.h"
 
 namespace fulcrum::service {
 
@@ -20,7 +23,10 @@ class EchoServer {
   virtual std::string address() const = 0;  // "127.0.0.1:port"
 };
 
+// What a kProto server does beside echoing, to be seen in its latency. Called by several threads.
+using EchoWork = std::function<void(const v1::ProjectRequest&, v1::ProjectResponse*)>;
+
 // Replies carry one output of `reply_bytes` bytes. Null when no port could be bound.
-std::unique_ptr<EchoServer> StartEchoServer(EchoKind kind, int64_t reply_bytes);
+std::unique_ptr<EchoServer> StartEchoServer(EchoKind kind, int64_t reply_bytes, EchoWork work = {});
 
 }  // namespace fulcrum::service

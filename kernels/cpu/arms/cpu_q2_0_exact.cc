@@ -11,8 +11,13 @@ absl::Status cpu_q2_0_exact(const ArmArgs& args) {
   const CpuContext& context = *static_cast<const CpuContext*>(args.context);
   const auto* const weight = static_cast<const CpuWeight*>(args.weight);
   const Q2Kernel kernel = ChooseQ2Kernel();
-  const Job job{weight, args, ColumnRuns::Of(args.m, kernel.max_columns),
-                RowItems(weight->spec().n, context.pool->threads()), context.columns.data()};
+  const int threads = context.pool->threads();
+  const Job job{.weight = weight,
+                .args = args,
+                .runs = ColumnRuns::Of(args.m, kernel.max_columns),
+                .items = RowItems(weight->spec().n, threads),
+                .threads = threads,
+                .columns = context.columns.data()};
   context.pool->Run(Q2PrepareItems(job), [&](int64_t item, int) { Q2Prepare(job, item); });
   context.pool->Run(job.items.count(), [&](int64_t item, int thread) {
     Q2Item(job, kernel, item, context.thread_scratch(thread));
