@@ -14,6 +14,7 @@ WorkerPool::~WorkerPool() {
   {
     absl::MutexLock lock(&mu_);
     stopping_ = true;
+    changed_.SignalAll();
   }
   for (std::thread& thread : threads_) thread.join();
 }
@@ -22,6 +23,7 @@ bool WorkerPool::Run(std::function<void()> work) {
   absl::MutexLock lock(&mu_);
   if (stopping_ || waiting_.size() >= max_waiting_) return false;
   waiting_.push_back(std::move(work));
+  changed_.Signal();
   return true;
 }
 
@@ -30,10 +32,7 @@ void WorkerPool::Loop() {
     std::function<void()> work;
     {
       absl::MutexLock lock(&mu_);
-      const auto ready = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
-        return stopping_ || !waiting_.empty();
-      };
-      mu_.Await(absl::Condition(&ready));
+      while (!stopping_ && waiting_.empty()) changed_.Wait(&mu_);
       if (waiting_.empty()) return;  // stopping, and nothing is left
       work = std::move(waiting_.front());
       waiting_.pop_front();

@@ -31,6 +31,7 @@ class WorkerPool {
 
   const size_t max_waiting_;
   absl::Mutex mu_;
+  absl::CondVar changed_;
   std::deque<std::function<void()>> waiting_ ABSL_GUARDED_BY(mu_);
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
   std::vector<std::thread> threads_;

@@ -38,6 +38,11 @@ absl::Status Malformed(const WeightFile& file, const std::string& what) {
   return absl::InvalidArgumentError(absl::StrCat(file.path(), ": ", what));
 }
 
+// A header that is right in itself but speaks of more bytes than there are.
+absl::Status CutShort(const WeightFile& file, const std::string& what) {
+  return absl::DataLossError(absl::StrCat(file.path(), ": ", what, "; the file is cut short"));
+}
+
 // Where the data lies, and what every tensor of the file is checked against.
 struct DataSection {
   std::shared_ptr<const WeightFile> file;
@@ -125,9 +130,8 @@ absl::StatusOr<TensorInfo> CheckRecord(const DataSection& data, const GgufTensor
                                      record.offset, data.alignment));
   }
   if (record.offset > data.bytes) {
-    return Malformed(*data.file,
-                     absl::StrFormat("%s: offset %d is outside the file's %d data bytes", where,
-                                     record.offset, data.bytes));
+    return CutShort(*data.file, absl::StrFormat("%s: offset %d is outside the file's %d data bytes",
+                                                where, record.offset, data.bytes));
   }
   info.offset = data.begin + record.offset;
   const uint64_t extent = next - record.offset;
@@ -147,11 +151,11 @@ absl::StatusOr<TensorInfo> CheckRecord(const DataSection& data, const GgufTensor
                                      record.dimensions.front(), row->name, row->block));
   }
   if (*bytes > extent) {
-    return Malformed(
-        *data.file,
-        absl::StrFormat("%s: %s of %s takes %d bytes, only %d lie before %s", where,
-                        ShapeText(info.shape), row->name, *bytes, extent,
-                        next == data.bytes ? "the end of the data" : "the next tensor"));
+    const bool last = next == data.bytes;
+    const std::string what = absl::StrFormat(
+        "%s: %s of %s takes %d bytes, only %d lie before %s", where, ShapeText(info.shape),
+        row->name, *bytes, extent, last ? "the end of the data" : "the next tensor");
+    return last ? CutShort(*data.file, what) : Malformed(*data.file, what);
   }
   info.bytes = *bytes;
   return info;

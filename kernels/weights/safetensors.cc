@@ -45,6 +45,11 @@ absl::Status Malformed(const std::string& path, const std::string& what) {
   return absl::InvalidArgumentError(absl::StrCat(path, ": ", what));
 }
 
+// A header that is right in itself but speaks of more bytes than there are.
+absl::Status CutShort(const std::string& path, const std::string& what) {
+  return absl::DataLossError(absl::StrCat(path, ": ", what, "; the file is cut short"));
+}
+
 // A zero dimension makes the size 0 whatever the others are, so each is bounded on its own.
 std::optional<uint64_t> SizeInBits(const std::vector<uint64_t>& shape, int element_bits) {
   uint64_t bits = static_cast<uint64_t>(element_bits);
@@ -96,17 +101,22 @@ absl::StatusOr<TensorInfo> CheckEntry(const std::shared_ptr<const WeightFile>& f
   info.bytes = *bits / 8;
   const auto [begin, end] = entry.offsets;
   const uint64_t data_bytes = file->size() - data_begin;
-  if (begin > end || end > data_bytes) {
+  if (begin > end) {
     return Malformed(
         file->path(),
-        absl::StrFormat("%s: data_offsets [%d, %d] are outside the file's %d data bytes", where,
-                        begin, end, data_bytes));
+        absl::StrFormat("%s: data_offsets [%d, %d] end before they begin", where, begin, end));
   }
   if (end - begin != info.bytes) {
     return Malformed(
         file->path(),
         absl::StrFormat("%s: shape %s of %s takes %d bytes, data_offsets [%d, %d] hold %d", where,
                         ShapeText(info.shape), entry.dtype, info.bytes, begin, end, end - begin));
+  }
+  if (end > data_bytes) {
+    return CutShort(
+        file->path(),
+        absl::StrFormat("%s: data_offsets [%d, %d] are outside the file's %d data bytes", where,
+                        begin, end, data_bytes));
   }
   info.offset = data_begin + begin;
   return info;

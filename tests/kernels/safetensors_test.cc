@@ -21,8 +21,12 @@ using ::testing::HasSubstr;
 
 std::string Refusal(std::string_view content) {
   const auto tensors = ParseSafetensors(InMemory(content));
-  EXPECT_EQ(tensors.status().code(), absl::StatusCode::kInvalidArgument);
-  return std::string(tensors.status().message());
+  std::string message(tensors.status().message());
+  // Bytes that the header speaks of and that are not there: the file lost them.
+  const bool lost = message.find("cut short") != std::string::npos;
+  EXPECT_EQ(tensors.status().code(),
+            lost ? absl::StatusCode::kDataLoss : absl::StatusCode::kInvalidArgument);
+  return message;
 }
 
 class Fp8Files : public ::testing::TestWithParam<ReferenceFile> {};
@@ -72,14 +76,14 @@ TEST(Safetensors, P113OffsetsMustAgreeWithShapeAndType) {
   EXPECT_THAT(
       Refusal(Safetensors(R"({"w":{"dtype":"F32","shape":[1000,1000],"data_offsets":[0,4000000]}})",
                           "1234")),
-      HasSubstr("outside"));
+      AllOf(HasSubstr("outside"), HasSubstr("cut short")));
   EXPECT_THAT(
       Refusal(Safetensors(R"({"w":{"dtype":"U8","shape":[4],"data_offsets":[4,0]}})", "1234")),
-      HasSubstr("outside"));
+      HasSubstr("end before they begin"));
   EXPECT_THAT(
       Refusal(Safetensors(
           R"({"w":{"dtype":"U8","shape":[4],"data_offsets":[18446744073709551612,0]}})", "1234")),
-      HasSubstr("outside"));
+      HasSubstr("end before they begin"));
 }
 
 TEST(Safetensors, P106P111ProductsThatOverflow) {

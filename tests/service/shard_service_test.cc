@@ -174,7 +174,7 @@ TEST_F(ShardServiceTest, AFailedReplacementLeavesTheOldVersionServing) {
   ASSERT_TRUE(Load(Request("a.safetensors"), &loaded).ok());
 
   const grpc::Status truncated = Replace(Request("truncated.safetensors"));
-  EXPECT_FALSE(truncated.ok());
+  EXPECT_EQ(truncated.error_code(), StatusCode::DATA_LOSS);
   EXPECT_THAT(truncated.error_message(), HasSubstr("outside the file"));
   EXPECT_EQ(Replace(Request("absent.safetensors")).error_code(), StatusCode::NOT_FOUND);
   auto wrong_hash = Request("a.safetensors");
