@@ -17,11 +17,10 @@
 #include "service/config.h"
 #include "service/shard_name.h"
 #include "service/tls_material.h"
+#include "service/unix_socket.h"
 
 namespace fulcrum::service {
 namespace {
-
-constexpr size_t kMaxUnixPath = 107;  // sockaddr_un, less its terminating zero
 
 struct HostPort {
   std::string host, port;
@@ -131,9 +130,9 @@ class Checker {
     const std::string& listen = config_.listen;
     if (IsUnix(listen)) {
       const size_t length = listen.size() - std::strlen("unix:");
-      if (length == 0 || length > kMaxUnixPath) {
-        Fail("listen",
-             absl::StrFormat("'%s'; a socket path has 1 to %d bytes", listen, kMaxUnixPath));
+      if (length == 0 || length > UnixSocket::kMaxPath) {
+        Fail("listen", absl::StrFormat("'%s'; a socket path has 1 to %d bytes", listen,
+                                       UnixSocket::kMaxPath));
       }
     } else if (const auto parts = SplitHostPort(listen); !parts || !IsPort(parts->port)) {
       Fail("listen", absl::StrFormat("'%s'; expected host:port, [ipv6]:port or unix:PATH", listen));

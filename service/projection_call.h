@@ -19,6 +19,7 @@
 #include "service/health.h"
 #include "service/log.h"
 #include "service/metrics.h"
+#include "service/parting.h"
 #include "service/payload.h"
 #include "service/project_codec.h"
 
@@ -36,6 +37,7 @@ struct ProjectionNode {
   std::string id;  // instance id, new at every start
   bool log_calls = false;
   std::atomic<uint64_t> next_serial{1};  // for calls that bring no id
+  Parting parting = {};                  // refusals of a draining node go through it
 };
 
 class ProjectionCall : public Call {

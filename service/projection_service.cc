@@ -36,7 +36,12 @@ class UnaryCall final : public ProjectionCall, public grpc::ServerUnaryReactor {
       std::shared_ptr<Call> submitted = call;
       status = self.ToCaller(self.node_.scheduler.Submit(submitted, OnIdle::kRunHere));
     }
-    if (!status.ok()) self.End(std::move(status));
+    if (status.ok()) return &self;
+    if (self.node_.health.draining()) {
+      self.node_.parting.Answer([call, status] { call->End(status); });
+    } else {
+      self.End(std::move(status));
+    }
     return &self;
   }
 

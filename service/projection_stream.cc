@@ -73,6 +73,10 @@ ProjectionStream* ProjectionStream::Start(ProjectionNode& node, StreamRegistry& 
   if (status.ok()) status = node.authorizer.CheckCaller(stream->peer_);
   // A client that waits for the first reply before it sends must still see the stream open.
   stream->StartSendInitialMetadata();
+  if (!status.ok() && node.health.draining()) {
+    node.parting.Answer([stream, status] { stream->Abort(status); });
+    return stream.get();
+  }
   registry.Add(stream);
   if (status.ok()) {
     stream->Pump();

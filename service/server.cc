@@ -39,17 +39,23 @@
 #include "service/shard_service.h"
 #include "service/tls.h"
 #include "service/transport.h"
+#include "service/unix_socket.h"
 
 namespace fulcrum::service {
 namespace {
+
+constexpr std::string_view kUnixScheme = "unix:";
 
 // Fewer HTTP/2 streams a connection than rows of a decode launch: one client's single-row calls
 // could then never fill a batch.
 constexpr int kStreamsForFullBatch = kMaxDecodeRows;
 
-// What reaches gRPC once it shuts down is reset, and its caller told CANCELLED. A drained node
-// therefore answers UNAVAILABLE a little longer: whoever is calling hears it, and goes elsewhere.
-constexpr absl::Duration kFarewell = absl::Milliseconds(300);
+// The end of a drain (parting.h). Callers that wait for their answers are quiet at once; those that
+// send whatever comes back are not waited for.
+constexpr absl::Duration kQuiet = absl::Milliseconds(100);
+constexpr absl::Duration kQuietAtMost = absl::Seconds(1);
+// From gRPC's shutdown until its word to leave is on every connection.
+constexpr absl::Duration kGoodbye = absl::Milliseconds(50);
 
 std::string NewNodeId() {
   std::random_device entropy;
@@ -129,8 +135,10 @@ class Server::Impl final {
   std::shared_ptr<LeverStore::Subscription> lever_changes_;
   std::unique_ptr<ServerTls> tls_;
   std::unique_ptr<MetricsEndpoint> metrics_endpoint_;
+  std::unique_ptr<UnixSocket> unix_socket_;
   std::unique_ptr<grpc::Server> grpc_;
   int port_ = 0;
+  bool listening_ = false;  // others may have heard of this node
   std::string address_;
 
   std::atomic<bool> stop_loading_{false};
@@ -218,11 +226,18 @@ absl::Status Server::Impl::Listen() {
     metrics_endpoint_ = *std::move(endpoint);
   }
 
+  std::string listen = config_.listen;
+  if (listen.starts_with(kUnixScheme)) {
+    auto socket = UnixSocket::Claim(listen.substr(kUnixScheme.size()));
+    if (!socket.ok()) return socket.status();
+    unix_socket_ = *std::move(socket);
+    listen = absl::StrCat("unix:", unix_socket_->bind_path());
+  }
   const LimitsConfig& limits = config_.limits;
   grpc::EnableDefaultHealthCheckService(true);
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   grpc::ServerBuilder builder;
-  builder.AddListeningPort(config_.listen, tls_->credentials(), &port_);
+  builder.AddListeningPort(listen, tls_->credentials(), &port_);
   builder.RegisterService(&projection_service_);
   builder.RegisterService(&shard_service_);
   builder.RegisterService(&lever_service_);
@@ -234,13 +249,16 @@ absl::Status Server::Impl::Listen() {
         absl::StrCat("listen: cannot listen on \"", config_.listen,
                      "\": is the address taken, or not of this machine? Choose another"));
   }
+  if (unix_socket_ != nullptr) {
+    if (auto status = unix_socket_->Publish(); !status.ok()) return status;
+    port_ = 0;
+    address_ = config_.listen;
+  } else {
+    address_ = absl::StrCat(config_.listen.substr(0, config_.listen.rfind(':')), ":", port_);
+  }
   health_.Attach(grpc_->GetHealthCheckService());
+  listening_ = true;
 
-  const bool unix_socket = config_.listen.rfind("unix:", 0) == 0;
-  address_ = unix_socket
-                 ? config_.listen
-                 : absl::StrCat(config_.listen.substr(0, config_.listen.rfind(':')), ":", port_);
-  if (unix_socket) port_ = 0;
   if (limits.max_concurrent_streams < kStreamsForFullBatch) {
     log_.Warn("one connection cannot fill a batch",
               {{"max_concurrent_streams", limits.max_concurrent_streams},
@@ -298,36 +316,42 @@ void Server::Impl::Load() {
 
 void Server::Impl::Stop(absl::Duration patience) {
   const absl::Time hard_stop = absl::Now() + patience;
-  log_.Info("draining",
-            {{"patience_seconds", patience}, {"calls_in_flight", scheduler_.inflight_calls()}});
+  if (listening_) {
+    log_.Info("draining",
+              {{"patience_seconds", patience}, {"calls_in_flight", scheduler_.inflight_calls()}});
+  }
   stop_loading_.store(true);
   health_.Drain();
   lever_service_.Shutdown();
   projection_service_.DrainStreams();
   scheduler_.Drain(patience);
-  AwaitQuiet(hard_stop);
   if (grpc_ != nullptr) {
-    absl::SleepFor(std::min(kFarewell, patience / 4));
+    node_.parting.Hold();
+    AwaitQuiet(hard_stop);
+    std::thread goodbye([this, wait = std::min(kGoodbye, patience / 4)] {
+      absl::SleepFor(wait);
+      node_.parting.Release();
+    });
     // Replies are on their way; what is still open a moment later is cut.
     const absl::Duration rest = std::max(hard_stop - absl::Now(), absl::Milliseconds(500));
     grpc_->Shutdown(absl::ToChronoTime(absl::Now() + std::min(rest, absl::Seconds(5))));
+    goodbye.join();
+    unix_socket_.reset();
     health_.Detach();
   }
   if (load_thread_.joinable()) load_thread_.join();
   lever_changes_.reset();
-  log_.Info("stopped");
+  if (listening_) log_.Info("stopped");
 }
 
-// Once gRPC shuts down it cuts calls that still come, and callers see CANCELLED. Until the last of
-// them has read UNAVAILABLE, which sends them to another node, the listener stays.
+// Until no call has come for a moment.
 void Server::Impl::AwaitQuiet(absl::Time limit) {
-  limit = std::min(limit, absl::Now() + absl::Seconds(2));
-  uint64_t seen = node_.next_serial.load();
-  for (absl::Time last = absl::Now(); absl::Now() < limit;) {
+  limit = std::min(limit, absl::Now() + kQuietAtMost);
+  uint64_t seen = node_.parting.refused();
+  for (absl::Time last = absl::Now(); absl::Now() < limit && absl::Now() - last < kQuiet;) {
     absl::SleepFor(absl::Milliseconds(10));
-    const uint64_t now = node_.next_serial.load();
+    const uint64_t now = node_.parting.refused();
     if (now != seen) last = absl::Now();
-    if (absl::Now() - last >= absl::Milliseconds(100)) return;
     seen = now;
   }
 }

@@ -5,12 +5,17 @@
 
 #include <arpa/inet.h>
 #include <sys/socket.h>
+#include <sys/time.h>
+#include <sys/un.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <filesystem>
 #include <thread>
 
 #include "kernels/numerics/oracle.h"
 #include "tests/service/support/test_server.h"
+#include "tests/support/weight_files.h"
 
 namespace fulcrum {
 namespace {
@@ -141,6 +146,24 @@ TEST_F(NodeLifeTest, MetricsAreServedOverHttp) {
   EXPECT_NE(std::string::npos, other.find("404"));
 }
 
+// More idle connections than the HTTP server has threads; all stay open.
+TEST_F(NodeLifeTest, IdleConnectionsDoNotKeepScrapersOut) {
+  Start([](service::Config& config) { config.metrics_listen = "127.0.0.1:0"; });
+  std::vector<int> idle;
+  for (int i = 0; i < 50; ++i) idle.push_back(Connect(server_->metrics_port()));
+  const int fd = Connect(server_->metrics_port());
+  const timeval patience{.tv_sec = 20, .tv_usec = 0};  // the server's own is 2 s
+  ASSERT_EQ(0, ::setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience)));
+  const std::string request = "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n";
+  ASSERT_EQ(static_cast<ssize_t>(request.size()),
+            ::send(fd, request.data(), request.size(), MSG_NOSIGNAL));
+  char first[12] = {};
+  EXPECT_EQ(static_cast<ssize_t>(sizeof(first)), ::recv(fd, first, sizeof(first), MSG_WAITALL));
+  EXPECT_EQ("HTTP/1.1 200", std::string(first, sizeof(first)));
+  ::close(fd);
+  for (int each : idle) ::close(each);
+}
+
 TEST_F(NodeLifeTest, ADrainFinishesAcceptedCallsAndRefusesNewOnes) {
   Start();
   backend_->Hold();
@@ -226,6 +249,34 @@ TEST_F(NodeLifeTest, StartAndStopUnderLoad) {
   }
 }
 
+// Clients that never back off and have nowhere else to go: none of their calls may be reset.
+TEST_F(NodeLifeTest, AStopTellsHammeringCallersUnavailableAndNothingElse) {
+  for (int round = 0; round < 8; ++round) {
+    Start(nullptr, 2);
+    std::atomic<bool> stopped = false;
+    std::vector<std::thread> callers;
+    for (int i = 0; i < 8; ++i) {
+      callers.emplace_back([&] {
+        const auto stub = v1::ProjectionService::NewStub(NewChannel());
+        while (!stopped) {
+          grpc::ClientContext context;
+          v1::ProjectResponse response;
+          const grpc::Status status = stub->Project(&context, Request(), &response);
+          if (!status.ok()) {
+            ASSERT_EQ(grpc::StatusCode::UNAVAILABLE, status.error_code()) << status.error_message();
+          }
+        }
+      });
+    }
+    Eventually([this] { return backend_->ran().size() > 20; }, "launches");
+    server_->Shutdown(absl::Seconds(60));
+    stopped = true;
+    for (std::thread& caller : callers) caller.join();
+    backend_ = nullptr;
+    server_.reset();
+  }
+}
+
 TEST_F(NodeLifeTest, WrongBitsStopTheDeviceWhenConfigured) {
   Start([](service::Config& config) {
     config.audit.stop_device_on_mismatch = true;
@@ -262,6 +313,54 @@ TEST(ServerStart, ErrorsAreOneClearSentence) {
   const auto busy = service::Server::Start(metrics, {});
   ASSERT_FALSE(busy.ok());
   EXPECT_NE(absl::string_view::npos, busy.status().message().find("metrics_listen"));
+}
+
+TEST(ServerStart, ALivingNodesSocketIsNotTakenOver) {
+  const test::TempDir dir;
+  service::Config config = Quiet();
+  config.listen = "unix:" + dir.At("node.sock");
+  const auto health = [&] {
+    const std::string request;
+    return test::RawCall(grpc::CreateChannel(config.listen, grpc::InsecureChannelCredentials()),
+                         "/grpc.health.v1.Health/Check", request)
+        .ok();
+  };
+  auto first = service::Server::Start(config, {});
+  ASSERT_TRUE(first.ok()) << first.status();
+  const auto second = service::Server::Start(config, {});
+  EXPECT_EQ(absl::StatusCode::kUnavailable, second.status().code());
+  EXPECT_NE(absl::string_view::npos, second.status().message().find(config.listen))
+      << second.status();
+  EXPECT_TRUE(health());
+  // Nothing is left beside the socket.
+  EXPECT_EQ(1, std::distance(std::filesystem::directory_iterator(dir.path()), {}));
+  first->reset();
+  EXPECT_FALSE(std::filesystem::exists(dir.At("node.sock")));
+}
+
+TEST(ServerStart, AStaleSocketIsReplacedAndAnotherNodesIsNotRemoved) {
+  const test::TempDir dir;
+  service::Config config = Quiet();
+  const std::string path = dir.At("node.sock");
+  config.listen = "unix:" + path;
+  const auto leave_socket = [&path] {  // as a killed process does
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    path.copy(address.sun_path, sizeof(address.sun_path) - 1);
+    const int fd = ::socket(AF_UNIX, SOCK_STREAM, 0);
+    EXPECT_EQ(0, ::bind(fd, reinterpret_cast<sockaddr*>(&address), sizeof(address)));
+    ::close(fd);
+  };
+  leave_socket();
+  auto node = service::Server::Start(config, {});
+  ASSERT_TRUE(node.ok()) << node.status();
+  std::filesystem::remove(path);
+  leave_socket();
+  node->reset();
+  EXPECT_TRUE(std::filesystem::exists(path));
+  std::filesystem::remove(path);
+  dir.Write("node.sock", "a file");
+  EXPECT_EQ(absl::StatusCode::kUnavailable, service::Server::Start(config, {}).status().code());
 }
 
 TEST(ServerStart, AShardThatDoesNotLoadIsAFailureOfTheNode) {
