@@ -57,8 +57,9 @@ class Client::AsyncProject final : public PendingCall,
   };
 
   void End(absl::Status status) ABSL_LOCKS_EXCLUDED(mu_) {
+    const bool may_retry = options_.retry && !cancelled();
     std::optional<absl::Duration> wait =
-        core_->AfterAttempt(status, attempt_->context, options_, deadline_, &info_);
+        core_->AfterAttempt(status, attempt_->context, may_retry, deadline_, &info_);
     absl::StatusOr<v1::ProjectResponse> result;
     if (status.ok()) {
       result = std::move(attempt_->response);
@@ -78,14 +79,17 @@ class Client::AsyncProject final : public PendingCall,
     if (!wait) std::move(done_)(std::move(result), info_);
   }
 
+  bool cancelled() const ABSL_LOCKS_EXCLUDED(mu_) {
+    absl::MutexLock lock(&mu_);
+    return cancelled_;
+  }
+
   void Again() ABSL_LOCKS_EXCLUDED(mu_) {
-    bool cancelled;
     {
       absl::MutexLock lock(&mu_);
       alarm_.reset();
-      cancelled = cancelled_;
     }
-    if (cancelled) {
+    if (cancelled()) {
       std::move(done_)(absl::CancelledError("cancelled by the caller while waiting to retry"),
                        info_);
     } else {
@@ -100,7 +104,7 @@ class Client::AsyncProject final : public PendingCall,
   ProjectDone done_;
   CallInfo info_;
 
-  absl::Mutex mu_;
+  mutable absl::Mutex mu_;
   std::unique_ptr<Attempt> attempt_;  // replaced under mu_; its callback alone reads the reply
   std::unique_ptr<grpc::Alarm> alarm_ ABSL_GUARDED_BY(mu_);
   bool cancelled_ ABSL_GUARDED_BY(mu_) = false;

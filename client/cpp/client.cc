@@ -50,7 +50,7 @@ absl::StatusOr<Response> Unary(CoreType& core, Method method, const Request& req
       grpc::ClientContext context;
       core.Prepare(options, deadline, &context);
       status = FromGrpc(((*stub).*method)(&context, request, &response));
-      wait = core.AfterAttempt(status, context, options, deadline, info);
+      wait = core.AfterAttempt(status, context, options.retry, deadline, info);
     }
     if (status.ok()) return response;
     if (!wait) return status;

@@ -76,6 +76,9 @@ class Client {
   // Waits until one connection stands. DEADLINE_EXCEEDED with the target otherwise.
   absl::Status WaitForReady(absl::Duration timeout);
 
+  // Project and everything that only reads is retried by the rules of retry.h. A node that stops
+  // can end a call with CANCELLED although nobody cancelled it: that is retried like a lost
+  // connection, so a caller sees CANCELLED after its own Cancel, or when the attempts are used up.
   absl::StatusOr<v1::ProjectResponse> Project(const v1::ProjectRequest& request,
                                               const CallOptions& options = {},
                                               CallInfo* info = nullptr);

@@ -67,8 +67,8 @@ void Client::Core::Prepare(const CallOptions& options, absl::Time deadline,
 
 std::optional<absl::Duration> Client::Core::AfterAttempt(const absl::Status& status,
                                                          const grpc::ClientContext& context,
-                                                         const CallOptions& options,
-                                                         absl::Time deadline, CallInfo* info) {
+                                                         bool may_retry, absl::Time deadline,
+                                                         CallInfo* info) {
   const Metadata& initial = context.GetServerInitialMetadata();
   const Metadata& trailing = context.GetServerTrailingMetadata();
   info->attempts += 1;
@@ -80,7 +80,7 @@ std::optional<absl::Duration> Client::Core::AfterAttempt(const absl::Status& sta
     budget_.Deposit();
     return std::nullopt;
   }
-  if (!options.retry) return std::nullopt;
+  if (!may_retry) return std::nullopt;
   const FailedAttempt failed = {
       .status = status,
       .node_answered = !initial.empty() || !trailing.empty() || !DetailsOf(status).empty(),

@@ -54,11 +54,10 @@ class Client::Core {
                       grpc::ClientContext* context);
 
   // After an attempt: fills `info`; returns the wait before the next attempt, or nullopt when the
-  // call is over. Moves budget tokens.
+  // call is over. Moves budget tokens. `may_retry`: false when the caller wants no other attempt.
   std::optional<absl::Duration> AfterAttempt(const absl::Status& status,
-                                             const grpc::ClientContext& context,
-                                             const CallOptions& options, absl::Time deadline,
-                                             CallInfo* info);
+                                             const grpc::ClientContext& context, bool may_retry,
+                                             absl::Time deadline, CallInfo* info);
 
  private:
   const std::string target_;

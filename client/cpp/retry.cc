@@ -29,6 +29,7 @@ double RetryBudget::tokens() const {
 bool Retryable(const FailedAttempt& attempt) {
   switch (attempt.status.code()) {
     case absl::StatusCode::kUnavailable:
+    case absl::StatusCode::kCancelled:
       return !attempt.node_answered;
     case absl::StatusCode::kResourceExhausted:
       return DetailsOf(attempt.status).retry_delay.has_value();

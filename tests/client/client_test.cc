@@ -226,6 +226,33 @@ TEST(Client, CancelEndsACallInFlightAndOneThatWaitsToRetry) {
   EXPECT_EQ(node.projects(), 2);
 }
 
+// The node's own end of a call is not the caller's: see retry_test.cc for the one it ends itself.
+TEST(Client, ACallThatItsCallerCancelsTakesNoRetryFromTheBudget) {
+  FakeNode node;
+  std::atomic<bool> hold{true};
+  node.project = [&](grpc::ServerContext* context, const v1::ProjectRequest*,
+                     v1::ProjectResponse*) -> grpc::Status {
+    while (hold && !context->IsCancelled()) std::this_thread::yield();
+    if (hold) return grpc::Status::CANCELLED;
+    return {grpc::StatusCode::UNAVAILABLE, "reset"};
+  };
+  ClientOptions options;
+  options.retry.initial_backoff = absl::Microseconds(1);
+  options.retry.budget_tokens = 1;
+  const auto client = *Client::Connect(node.target(), options);
+  absl::Notification finished;
+  const auto call = client->ProjectAsync(
+      std::make_shared<v1::ProjectRequest>(), {},
+      [&](absl::StatusOr<v1::ProjectResponse>, const CallInfo&) { finished.Notify(); });
+  while (node.projects() < 1) std::this_thread::yield();
+  call->Cancel();
+  finished.WaitForNotification();
+  EXPECT_EQ(node.projects(), 1);
+  hold = false;
+  EXPECT_FALSE(client->Project({}).ok());
+  EXPECT_EQ(node.projects(), 3);  // the one token was still there
+}
+
 TEST(Client, WatchEndsWhenTheCallerHasSeenEnough) {
   FakeNode node;
   for (int i = 1; i <= 5; ++i) {

@@ -20,17 +20,18 @@ absl::Status Exhausted(absl::Duration delay) {
   return FromGrpc(WithRetryInfo(grpc::StatusCode::RESOURCE_EXHAUSTED, "queue full", delay));
 }
 
-TEST(RetryRules, OnlyConnectionFailuresAndExhaustionWithRetryInfo) {
+TEST(RetryRules, OnlyLostCallsAndExhaustionWithRetryInfo) {
   EXPECT_TRUE(Retryable(Failed(absl::UnavailableError("refused"))));
   EXPECT_FALSE(Retryable(Failed(absl::UnavailableError("draining"), /*answered=*/true)));
+  EXPECT_TRUE(Retryable(Failed(absl::CancelledError("server stops"))));
+  EXPECT_FALSE(Retryable(Failed(absl::CancelledError("by the node"), /*answered=*/true)));
   EXPECT_TRUE(Retryable(Failed(Exhausted(absl::Milliseconds(1)), true)));
   EXPECT_FALSE(Retryable(Failed(absl::ResourceExhaustedError("too large for any queue"))));
   for (const absl::StatusCode code :
-       {absl::StatusCode::kCancelled, absl::StatusCode::kUnknown,
-        absl::StatusCode::kInvalidArgument, absl::StatusCode::kDeadlineExceeded,
-        absl::StatusCode::kNotFound, absl::StatusCode::kPermissionDenied,
-        absl::StatusCode::kFailedPrecondition, absl::StatusCode::kAborted,
-        absl::StatusCode::kInternal, absl::StatusCode::kDataLoss,
+       {absl::StatusCode::kUnknown, absl::StatusCode::kInvalidArgument,
+        absl::StatusCode::kDeadlineExceeded, absl::StatusCode::kNotFound,
+        absl::StatusCode::kPermissionDenied, absl::StatusCode::kFailedPrecondition,
+        absl::StatusCode::kAborted, absl::StatusCode::kInternal, absl::StatusCode::kDataLoss,
         absl::StatusCode::kUnauthenticated}) {
     EXPECT_FALSE(Retryable(Failed(absl::Status(code, "x")))) << absl::StatusCodeToString(code);
   }
@@ -147,6 +148,8 @@ INSTANTIATE_TEST_SUITE_P(
                3},
         Script{"ExhaustedForGood", {StatusCode::RESOURCE_EXHAUSTED, "too large"}, true, 1},
         Script{"UnavailableConnection", {StatusCode::UNAVAILABLE, "reset"}, false, 3},
+        Script{"CancelledByAStoppingServer", {StatusCode::CANCELLED, "stopping"}, false, 3},
+        Script{"CancelledByTheNode", {StatusCode::CANCELLED, "gone"}, true, 1},
         Script{"UnavailableNode", {StatusCode::UNAVAILABLE, "draining"}, true, 1},
         Script{"Deadline", {StatusCode::DEADLINE_EXCEEDED, "queue"}, false, 1},
         Script{"Aborted", {StatusCode::ABORTED, "epoch"}, false, 1},
