@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <map>
 #include <memory>
+#include <ostream>
 #include <utility>
 
 #include "client/cli/command.h"
@@ -38,6 +39,14 @@ CLI::App* AddRow(CLI::App& app, std::map<std::string, CLI::App*>& groups, const 
   return parent->add_subcommand(name.substr(space + 1), row.summary)->fallthrough();
 }
 
+// A full disk behind `fulcrum ... > FILE` is an error of the command like any other.
+int Written(int exit, std::ostream& out, std::ostream& err) {
+  out.flush();
+  if (out) return exit;
+  err << "fulcrum: standard output cannot be written; what arrived there is not all\n";
+  return exit == kOk ? kBadInput : exit;
+}
+
 }  // namespace
 
 int RunApp(const std::vector<std::string>& arguments, std::ostream& out, std::ostream& err) {
@@ -58,12 +67,12 @@ int RunApp(const std::vector<std::string>& arguments, std::ostream& out, std::os
     app.parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));
   } catch (const CLI::ParseError& error) {
     // Help and version are "errors" of status 0.
-    return app.exit(error, out, err) == 0 ? kOk : kBadInput;
+    return Written(app.exit(error, out, err) == 0 ? kOk : kBadInput, out, err);
   }
   const Context context(globals, out, err);
   const auto asked = std::find_if(commands.begin(), commands.end(),
                                   [](const auto& command) { return command.first->parsed(); });
-  return asked->second->Run(context);
+  return Written(asked->second->Run(context), out, err);
 }
 
 }  // namespace fulcrum::cli

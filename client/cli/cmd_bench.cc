@@ -10,6 +10,7 @@
 #include "client/cli/bench_checker.h"
 #include "client/cli/bench_load.h"
 #include "client/cli/bench_report.h"
+#include "client/cli/call_size.h"
 #include "client/cli/commands.h"
 #include "client/cli/names.h"
 #include "client/cli/payload.h"
@@ -56,8 +57,11 @@ class Bench final : public Command {
     if (!client.ok()) return context.InputError(client.status());
     client_ = client->get();
     if (absl::Status status = FindShards(context); !status.ok()) return context.NodeError(status);
+    const auto node = client_->GetNodeInfo(context.Call());
+    if (!node.ok()) return context.NodeError(node.status());
     std::vector<BenchCall> calls;
-    absl::Status status = MakeCalls(&calls);
+    absl::Status status = CheckSizes(node->limits());
+    if (status.ok()) status = MakeCalls(&calls);
     if (!status.ok()) return context.InputError(status);
     const absl::Duration timeout =
         absl::Seconds(context.globals().timeout_s > 0 ? context.globals().timeout_s : 30);
@@ -126,6 +130,16 @@ class Bench final : public Command {
         return absl::NotFoundError(absl::StrCat("no shard ", name));
       }
       shards_.push_back(*found);
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status CheckSizes(const v1::Limits& limits) const {
+    const BenchOptions& o = report_.options;
+    for (const v1::Shard& shard : shards_) {
+      const absl::Status status = CheckCallSize(limits, *ParseStepWord(o.step), o.rows, shard.k(),
+                                                static_cast<int64_t>(SizeOf(DType::kBf16)));
+      if (!status.ok()) return status;
     }
     return absl::OkStatus();
   }

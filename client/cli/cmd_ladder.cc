@@ -1,5 +1,7 @@
 // fulcrum ladder: which arm a shard gets at every M, and why the others do not run.
 // SPDX-License-Identifier: Apache-2.0
+#include <ostream>
+
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
@@ -43,26 +45,53 @@ class Ladder final : public Command {
       return kOk;
     }
     context.out() << response->shard() << ", lever epoch " << response->lever_epoch() << "\n";
-    Table table({"M", "ARM", "CLASS", "BLOCKS", "WAVES", "READS", "PIECES", "DECLINED"});
-    for (const v1::LadderChoice& choice : response->choices()) {
-      std::vector<std::string> declined;
-      for (const v1::Rung& rung : choice.rungs()) {
-        if (rung.verdict() != "runs" && rung.verdict() != "below") {
-          declined.push_back(absl::StrCat(rung.arm(), " (", rung.verdict(),
-                                          rung.verdict() == "lever" ? " " + rung.lever() : "",
-                                          ")"));
-        }
-      }
-      table.Row({absl::StrCat(choice.rows()), choice.arm(), Word(choice.numerics()),
-                 absl::StrCat(choice.blocks()), absl::StrFormat("%.2f", choice.waves()),
-                 HumanBytes(static_cast<double>(choice.expected_bytes())),
-                 absl::StrJoin(choice.pieces(), "+"), absl::StrJoin(declined, ", ")});
-    }
-    table.Print(context.out());
+    PrintText(context.out(), *response);
     return kOk;
   }
 
  private:
+  // Neighbouring M whose line would be the same share one, "5..32".
+  static void PrintText(std::ostream& out, const v1::ExplainLadderResponse& response) {
+    Table table({"M", "ARM", "CLASS", "BLOCKS", "WAVES", "READS", "PIECES", "DECLINED"});
+    std::vector<std::string> line;
+    int first = 0, last = 0;
+    const auto print = [&] {
+      if (line.empty()) return;
+      std::vector<std::string> row = {first == last ? absl::StrCat(first)
+                                                    : absl::StrCat(first, "..", last)};
+      row.insert(row.end(), line.begin(), line.end());
+      table.Row(std::move(row));
+    };
+    for (const v1::LadderChoice& choice : response.choices()) {
+      std::vector<std::string> next = Line(choice);
+      if (next != line || choice.rows() != last + 1) {
+        print();
+        line = std::move(next);
+        first = choice.rows();
+      }
+      last = choice.rows();
+    }
+    print();
+    table.Print(out);
+  }
+
+  // All columns but M. A single piece is all of M, whatever M is.
+  static std::vector<std::string> Line(const v1::LadderChoice& choice) {
+    std::vector<std::string> declined;
+    for (const v1::Rung& rung : choice.rungs()) {
+      if (rung.verdict() == "runs" || rung.verdict() == "below") continue;
+      declined.push_back(absl::StrCat(rung.arm(), " (", rung.verdict(),
+                                      rung.verdict() == "lever" ? " " + rung.lever() : "", ")"));
+    }
+    return {choice.arm(),
+            Word(choice.numerics()),
+            absl::StrCat(choice.blocks()),
+            absl::StrFormat("%.2f", choice.waves()),
+            HumanBytes(static_cast<double>(choice.expected_bytes())),
+            choice.pieces_size() == 1 ? "whole" : absl::StrJoin(choice.pieces(), "+"),
+            absl::StrJoin(declined, ", ")};
+  }
+
   std::string shard_, policy_, step_;
 };
 

@@ -41,7 +41,7 @@ class LeversList final : public Command {
     const auto client = context.Connect();
     if (!client.ok()) return context.InputError(client.status());
     const auto response = (*client)->ListLevers(context.Call());
-    if (!response.ok()) return context.NodeError(response.status());
+    if (!response.ok()) return context.NodeError(response.status(), kLookAtLevers);
     PrintLevers(context, *response);
     return kOk;
   }
@@ -77,7 +77,7 @@ class LeversSet final : public Command {
     const auto client = context.Connect();
     if (!client.ok()) return context.InputError(client.status());
     const auto response = (*client)->SetLevers(request, context.Call());
-    if (!response.ok()) return context.NodeError(response.status());
+    if (!response.ok()) return context.NodeError(response.status(), kLookAtLevers);
     PrintLevers(context, *response);
     return kOk;
   }
@@ -116,7 +116,7 @@ class LeversWatch final : public Command {
       return ++seen != count_;
     };
     const absl::Status status = (*client)->WatchLevers(request, print, context.Call());
-    return status.ok() ? kOk : context.NodeError(status);
+    return status.ok() ? kOk : context.NodeError(status, kLookAtLevers);
   }
 
  private:

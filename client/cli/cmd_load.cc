@@ -71,7 +71,7 @@ class Load final : public Command {
     if (!client.ok()) return context.InputError(client.status());
     const auto shard = replace_ ? (*client)->ReplaceShard(request, context.Call())
                                 : (*client)->LoadShard(load, context.Call());
-    if (!shard.ok()) return context.NodeError(shard.status());
+    if (!shard.ok()) return context.NodeError(shard.status(), kLookAtFile);
     if (context.json()) {
       Print(context.out(), ToJson(*shard));
     } else {

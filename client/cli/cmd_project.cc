@@ -1,9 +1,11 @@
 // fulcrum project: one call from the shell, with what computed it.
 // SPDX-License-Identifier: Apache-2.0
-#include <algorithm>
+#include <map>
+#include <optional>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "client/cli/call_size.h"
 #include "client/cli/commands.h"
 #include "client/cli/json.h"
 #include "client/cli/names.h"
@@ -47,27 +49,17 @@ class Project final : public Command {
   int Run(const Context& context) override {
     v1::ProjectRequest request;
     absl::Status status = FillWords(&request);
-    if (activations_.empty() == (seed_ < 0)) {
-      status.Update(
-          absl::InvalidArgumentError("give --activations FILE or --random SEED, not both"));
-    }
+    status.Update(CheckInputs());
+    status.Update(CheckOutputs());
     if (!status.ok()) return context.InputError(status);
     const auto client = context.Connect();
     if (!client.ok()) return context.InputError(client.status());
     const auto k = FindK(**client, context);
     if (!k.ok()) return context.NodeError(k.status());
-    if (activations_.empty()) {
-      if (rows_ < 1) return context.InputError("--rows: expected at least 1");
-      const Activations random = RandomActivations(static_cast<uint64_t>(seed_), rows_, *k);
-      request.set_rows(random.rows);
-      request.set_activations(random.bytes);
-    } else {
-      auto read = ReadActivations(activations_, *k);
-      if (!read.ok()) return context.InputError(read.status());
-      request.set_rows(read->rows);
-      request.set_activation_type(WireType(read->type));
-      request.set_activations(std::move(read->bytes));
-    }
+    const auto node = (*client)->GetNodeInfo(context.Call());
+    if (!node.ok()) return context.NodeError(node.status());
+    status = FillActivations(node->limits(), *k, &request);
+    if (!status.ok()) return context.InputError(status);
     client::CallOptions options = context.Call();
     options.traceparent = traceparent_;
     client::CallInfo info;
@@ -77,7 +69,7 @@ class Project final : public Command {
     if (!reply.ok()) return context.NodeError(reply.status());
     for (const v1::ShardOutput& output : reply->outputs()) {
       if (output_.empty()) break;
-      status.Update(WriteFile(PathFor(output), output.data()));
+      status.Update(WriteFile(PathFor(output.shard()), output.data()));
     }
     if (!status.ok()) return context.InputError(status);
     Report(context, request, *reply, info, took);
@@ -101,6 +93,59 @@ class Project final : public Command {
     return absl::OkStatus();
   }
 
+  absl::Status CheckInputs() const {
+    if (activations_.empty() && !seed_) {
+      return absl::InvalidArgumentError("no activations: give --activations FILE or --random SEED");
+    }
+    if (!activations_.empty() && seed_) {
+      return absl::InvalidArgumentError(
+          "--activations and --random were both given; which of them is meant?");
+    }
+    if (seed_ && *seed_ < 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--random: expected a seed of 0 or more, got ", *seed_));
+    }
+    return absl::OkStatus();
+  }
+
+  // Two outputs of one name would leave the last one only.
+  absl::Status CheckOutputs() const {
+    if (output_.empty()) return absl::OkStatus();
+    std::map<std::string, std::string> shard_of;
+    for (const std::string& shard : shards_) {
+      const auto [first, fresh] = shard_of.emplace(PathFor(shard), shard);
+      if (fresh) continue;
+      return absl::InvalidArgumentError(absl::StrCat("--output: ", first->second, " and ", shard,
+                                                     " would both be written to ", first->first,
+                                                     "; ask for them in separate calls"));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status FillActivations(const v1::Limits& limits, int64_t k,
+                               v1::ProjectRequest* request) const {
+    Activations activations{.type = DType::kBf16, .rows = rows_};
+    if (!activations_.empty()) {
+      auto measured = MeasureActivations(activations_, k);
+      if (!measured.ok()) return measured.status();
+      activations = *std::move(measured);
+    }
+    absl::Status status = CheckCallSize(limits, request->step(), activations.rows, k,
+                                        static_cast<int64_t>(SizeOf(activations.type)));
+    if (!status.ok()) return status;
+    if (activations_.empty()) {
+      activations = RandomActivations(static_cast<uint64_t>(*seed_), rows_, k);
+    } else {
+      auto read = ReadActivations(activations_, k);
+      if (!read.ok()) return read.status();
+      activations = *std::move(read);
+    }
+    request->set_rows(activations.rows);
+    request->set_activation_type(WireType(activations.type));
+    request->set_activations(std::move(activations.bytes));
+    return absl::OkStatus();
+  }
+
   absl::StatusOr<int64_t> FindK(client::Client& client, const Context& context) const {
     const auto list = client.ListShards({}, context.Call());
     if (!list.ok()) return list.status();
@@ -110,9 +155,9 @@ class Project final : public Command {
     return absl::NotFoundError(absl::StrCat("no shard ", shards_.front()));
   }
 
-  std::string PathFor(const v1::ShardOutput& output) const {
+  std::string PathFor(const std::string& shard) const {
     if (shards_.size() == 1) return output_;
-    return absl::StrCat(output_, ".", output.shard().substr(output.shard().rfind('/') + 1));
+    return absl::StrCat(output_, ".", shard.substr(shard.rfind('/') + 1));
   }
 
   void Report(const Context& context, const v1::ProjectRequest& request,
@@ -123,7 +168,7 @@ class Project final : public Command {
       for (const v1::ShardOutput& output : reply.outputs()) {
         Json json = ToJson(output);
         json["bytes"] = output.data().size();
-        if (!output_.empty()) json["file"] = PathFor(output);
+        if (!output_.empty()) json["file"] = PathFor(output.shard());
         outputs.push_back(std::move(json));
       }
       Print(context.out(), {{"call_id", reply.call_id()},
@@ -153,7 +198,7 @@ class Project final : public Command {
 
   std::vector<std::string> shards_;
   std::string activations_, output_, policy_, step_, output_type_, call_id_, traceparent_;
-  int64_t seed_ = -1;
+  std::optional<int64_t> seed_;
   int64_t rows_ = 1;
 };
 

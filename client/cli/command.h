@@ -34,6 +34,13 @@ struct Globals {
   double timeout_s = 0;  // 0: the command's own default
 };
 
+inline constexpr char kLookAtShards[] =
+    "`fulcrum shards` shows names, sizes and states, `fulcrum info` the limits";
+inline constexpr char kLookAtLevers[] =
+    "`fulcrum levers list` shows names, values, what is allowed and what is latched";
+inline constexpr char kLookAtFile[] =
+    "`fulcrum inspect FILE` shows what a file holds, `fulcrum shards` what is loaded";
+
 class Context {
  public:
   Context(const Globals& globals, std::ostream& out, std::ostream& err)
@@ -47,8 +54,9 @@ class Context {
   absl::StatusOr<std::unique_ptr<client::Client>> Connect(int channels = 1) const;
   client::CallOptions Call() const;  // with --timeout
 
-  // Prints the error and what to do about it; returns the exit status.
-  int NodeError(const absl::Status& status) const;
+  // Prints the error and what to do about it; returns the exit status. `look_at`: what helps when
+  // the node refuses what it was asked.
+  int NodeError(const absl::Status& status, const char* look_at = kLookAtShards) const;
   int InputError(const absl::Status& status) const;
   int InputError(const std::string& message) const;
 

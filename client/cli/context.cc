@@ -1,5 +1,6 @@
 // Connecting, and errors that say what to do.
 // SPDX-License-Identifier: Apache-2.0
+#include <limits>
 #include <ostream>
 
 #include "client/cli/command.h"
@@ -9,7 +10,7 @@
 namespace fulcrum::cli {
 namespace {
 
-std::string Advice(const absl::Status& status, const Globals& globals) {
+std::string Advice(const absl::Status& status, const Globals& globals, const char* look_at) {
   switch (status.code()) {
     case absl::StatusCode::kUnavailable:
       return "is fulcrumd running at " + globals.target +
@@ -17,9 +18,9 @@ std::string Advice(const absl::Status& status, const Globals& globals) {
     case absl::StatusCode::kUnauthenticated:
       return "the node asks for a client certificate: --tls-cert and --tls-key";
     case absl::StatusCode::kPermissionDenied:
-      return "the node's configuration does not let this certificate do that";
-    case absl::StatusCode::kNotFound:
-      return "`fulcrum shards` lists what the node holds, `fulcrum levers list` its levers";
+      return globals.tls_cert.empty()
+                 ? ""
+                 : "the node's configuration may not let this certificate do that";
     case absl::StatusCode::kAborted:
       return "levers changed meanwhile: look at `fulcrum levers list`, then repeat with its epoch";
     case absl::StatusCode::kDeadlineExceeded:
@@ -27,8 +28,9 @@ std::string Advice(const absl::Status& status, const Globals& globals) {
     case absl::StatusCode::kUnimplemented:
       return "the node is of another version: `fulcrum info`";
     case absl::StatusCode::kInvalidArgument:
+    case absl::StatusCode::kNotFound:
     case absl::StatusCode::kFailedPrecondition:
-      return "`fulcrum shards` shows sizes and states, `fulcrum info` the limits";
+      return look_at;
     default:
       return "";
   }
@@ -39,6 +41,7 @@ std::string Advice(const absl::Status& status, const Globals& globals) {
 absl::StatusOr<std::unique_ptr<client::Client>> Context::Connect(int channels) const {
   client::ClientOptions options;
   options.channels = channels;
+  options.max_message_bytes = std::numeric_limits<int>::max();  // the node's limit is the one
   if (!globals_.tls_ca.empty() || !globals_.tls_cert.empty() || !globals_.tls_key.empty()) {
     options.tls = client::TlsOptions{
         .ca_file = globals_.tls_ca, .cert_file = globals_.tls_cert, .key_file = globals_.tls_key};
@@ -52,9 +55,9 @@ client::CallOptions Context::Call() const {
   return options;
 }
 
-int Context::NodeError(const absl::Status& status) const {
+int Context::NodeError(const absl::Status& status, const char* look_at) const {
   err_ << "fulcrum: " << globals_.target << ": " << client::Describe(status) << "\n";
-  if (const std::string advice = Advice(status, globals_); !advice.empty()) {
+  if (const std::string advice = Advice(status, globals_, look_at); !advice.empty()) {
     err_ << "  " << advice << "\n";
   }
   return kFailed;

@@ -19,6 +19,9 @@ void Options::Add(const std::string& name, int* value, const std::string& help) 
 void Options::Add(const std::string& name, int64_t* value, const std::string& help) {
   last_ = app_->add_option(name, *value, help)->capture_default_str();
 }
+void Options::Add(const std::string& name, std::optional<int64_t>* value, const std::string& help) {
+  last_ = app_->add_option(name, *value, help);
+}
 void Options::Add(const std::string& name, uint64_t* value, const std::string& help) {
   last_ = app_->add_option(name, *value, help)->capture_default_str();
 }

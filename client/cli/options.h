@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -23,6 +24,7 @@ class Options {
   void Add(const std::string& name, std::string* value, const std::string& help);
   void Add(const std::string& name, int* value, const std::string& help);
   void Add(const std::string& name, int64_t* value, const std::string& help);
+  void Add(const std::string& name, std::optional<int64_t>* value, const std::string& help);
   void Add(const std::string& name, uint64_t* value, const std::string& help);
   void Add(const std::string& name, double* value, const std::string& help);
   void Add(const std::string& name, std::vector<std::string>* values, const std::string& help);

@@ -30,17 +30,24 @@ float Normal(uint64_t bits) {
   return static_cast<float>(sum - 1020) / 209.0f;
 }
 
-}  // namespace
-
-absl::StatusOr<std::string> ReadFile(const std::string& path) {
+absl::StatusOr<uintmax_t> FileSize(const std::string& path) {
   std::error_code error;
   if (!std::filesystem::is_regular_file(path, error)) {
     return absl::NotFoundError(absl::StrCat(path, ": no such file"));
   }
-  std::ifstream in(path, std::ios::binary);
   const uintmax_t size = std::filesystem::file_size(path, error);
-  std::string bytes(error ? 0 : size, '\0');
-  if (error || !in || !in.read(bytes.data(), static_cast<std::streamsize>(bytes.size()))) {
+  if (error) return absl::UnavailableError(absl::StrCat(path, ": cannot be read"));
+  return size;
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> ReadFile(const std::string& path) {
+  const absl::StatusOr<uintmax_t> size = FileSize(path);
+  if (!size.ok()) return size.status();
+  std::ifstream in(path, std::ios::binary);
+  std::string bytes(*size, '\0');
+  if (!in || !in.read(bytes.data(), static_cast<std::streamsize>(bytes.size()))) {
     return absl::UnavailableError(absl::StrCat(path, ": cannot be read"));
   }
   return bytes;
@@ -54,7 +61,7 @@ absl::Status WriteFile(const std::string& path, const std::string& bytes) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<Activations> ReadActivations(const std::string& path, int64_t k) {
+absl::StatusOr<Activations> MeasureActivations(const std::string& path, int64_t k) {
   const std::string extension = std::filesystem::path(path).extension().string();
   const std::optional<DType> type = ParseDType(extension.empty() ? extension : extension.substr(1));
   if (!type) {
@@ -62,16 +69,29 @@ absl::StatusOr<Activations> ReadActivations(const std::string& path, int64_t k) 
         absl::StrCat(path, ": its extension says the type: expected .bf16, .f16 or .f32, got \"",
                      extension, "\""));
   }
-  absl::StatusOr<std::string> bytes = ReadFile(path);
+  const absl::StatusOr<uintmax_t> bytes = FileSize(path);
   if (!bytes.ok()) return bytes.status();
   const int64_t row_bytes = k * static_cast<int64_t>(SizeOf(*type));
-  const auto size = static_cast<int64_t>(bytes->size());
+  const auto size = static_cast<int64_t>(*bytes);
   if (size == 0 || size % row_bytes != 0) {
     return absl::InvalidArgumentError(
         absl::StrFormat("%s: expected whole rows of K = %d %s values (%d bytes each), got %d bytes",
                         path, k, extension.substr(1), row_bytes, size));
   }
-  return Activations{.bytes = *std::move(bytes), .type = *type, .rows = size / row_bytes};
+  return Activations{.type = *type, .rows = size / row_bytes};
+}
+
+absl::StatusOr<Activations> ReadActivations(const std::string& path, int64_t k) {
+  absl::StatusOr<Activations> activations = MeasureActivations(path, k);
+  if (!activations.ok()) return activations;
+  absl::StatusOr<std::string> bytes = ReadFile(path);
+  if (!bytes.ok()) return bytes.status();
+  const int64_t row_bytes = k * static_cast<int64_t>(SizeOf(activations->type));
+  if (static_cast<int64_t>(bytes->size()) != activations->rows * row_bytes) {
+    return absl::UnavailableError(absl::StrCat(path, ": changed while it was read"));
+  }
+  activations->bytes = *std::move(bytes);
+  return activations;
 }
 
 Activations RandomActivations(uint64_t seed, int64_t rows, int64_t k) {

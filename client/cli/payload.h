@@ -14,7 +14,7 @@
 namespace fulcrum::cli {
 
 struct Activations {
-  std::string bytes;  // [rows, k] row-major in `type`
+  std::string bytes = {};  // [rows, k] row-major in `type`
   DType type = DType::kBf16;
   int64_t rows = 0;
 };
@@ -24,6 +24,8 @@ absl::Status WriteFile(const std::string& path, const std::string& bytes);
 
 // path ends in .bf16, .f16 or .f32; the size must be whole rows of `k`, at least one.
 absl::StatusOr<Activations> ReadActivations(const std::string& path, int64_t k);
+// The same by the file's name and size alone: `bytes` stays empty.
+absl::StatusOr<Activations> MeasureActivations(const std::string& path, int64_t k);
 
 // BF16, roughly normal with standard deviation 1; a function of the seed alone.
 Activations RandomActivations(uint64_t seed, int64_t rows, int64_t k);

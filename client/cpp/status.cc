@@ -5,6 +5,7 @@
 #include <grpcpp/support/status.h>
 
 #include "absl/strings/cord.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "google/protobuf/any.pb.h"
 #include "google/rpc/error_details.pb.h"
@@ -93,17 +94,22 @@ ErrorDetails DetailsOf(const absl::Status& status) {
 std::string Describe(const absl::Status& status) {
   std::string out = absl::StrCat(absl::StatusCodeToString(status.code()), ": ", status.message());
   const ErrorDetails details = DetailsOf(status);
+  const auto said = [&](const std::string& text) {
+    return absl::StrContains(status.message(), text);
+  };
+  const auto unless_said = [&](const std::string& text) {
+    return said(text) ? std::string() : absl::StrCat(": ", text);
+  };
   for (const FieldViolation& v : details.field_violations) {
-    absl::StrAppend(&out, "\n  field ", v.field, ": ", v.description);
+    if (said(v.field) && said(v.description)) continue;
+    absl::StrAppend(&out, "\n  field ", v.field, unless_said(v.description));
   }
   for (const PreconditionViolation& v : details.precondition_violations) {
-    absl::StrAppend(&out, "\n  ", v.type, " ", v.subject, ": ", v.description);
+    absl::StrAppend(&out, "\n  ", v.type, " ", v.subject, unless_said(v.description));
   }
-  if (!details.resource_name.empty()) {
-    absl::StrAppend(&out, "\n  ", details.resource_type, " ", details.resource_name);
-    if (!details.resource_description.empty()) {
-      absl::StrAppend(&out, ": ", details.resource_description);
-    }
+  if (!said(details.resource_name) || !said(details.resource_description)) {
+    absl::StrAppend(&out, "\n  ", details.resource_type, " ", details.resource_name,
+                    unless_said(details.resource_description));
   }
   if (!details.reason.empty()) absl::StrAppend(&out, "\n  reason ", details.reason);
   for (const auto& [key, value] : details.metadata) {

@@ -52,7 +52,7 @@ absl::Status FromRpcStatus(const google::rpc::Status& status);
 
 ErrorDetails DetailsOf(const absl::Status& status);
 
-// "CODE: message" and one indented line per detail.
+// "CODE: message" and one indented line per detail that the message does not already say.
 std::string Describe(const absl::Status& status);
 
 }  // namespace fulcrum::client

@@ -189,7 +189,7 @@ TEST_F(CommandTest, ProjectShowsWhatTheNodeRefused) {
   const AppRun run =
       Run({"project", "--shard", "models/m/shards/a", "--random", "5", "--rows", "33"});
   EXPECT_EQ(run.exit, 1);
-  EXPECT_THAT(run.err, HasSubstr("field rows: expected 1..32, got 33"));
+  EXPECT_THAT(run.err, HasSubstr("rows: expected 1..32, got 33"));
 }
 
 TEST_F(CommandTest, InfoHealthLoadUnload) {
