@@ -7,6 +7,7 @@
 #include <bit>
 #include <cassert>
 #include <cmath>
+#include <limits>
 
 #include "kernels/formats/bf16.h"
 
@@ -66,8 +67,8 @@ void EncodeFp8Block128(std::span<const float> w, int64_t n, int64_t k, std::span
           amax = std::max(amax, std::fabs(w[row * k + col]));
         }
       }
-      float scale = amax / kLargestValue;
-      if (scale == 0) scale = 1;  // all zeros, or so small that the scale itself would vanish
+      const float scale =
+          amax == 0 ? 1 : std::max(amax / kLargestValue, std::numeric_limits<float>::min());
       scales[n0 / kFp8Block * scale_cols + k0 / kFp8Block] = scale;
       for (int64_t row = n0; row < n1; ++row) {
         for (int64_t col = k0; col < k1; ++col) {

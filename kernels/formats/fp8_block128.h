@@ -17,8 +17,10 @@ uint16_t E4m3ToBf16(uint8_t code);
 uint8_t F32ToE4m3(float value);
 
 // Encodes W[n,k] (row-major F32) as codes [n,k] and scales [ceil(n/128), ceil(k/128)], as
-// block-scaled checkpoints do: scale = amax / 448 in F32 (1 where that is 0), and code =
-// E4M3(w / scale).
+// block-scaled checkpoints do: scale = amax / 448 in F32 (1 where amax is 0), and code =
+// E4M3(w / scale). A scale is never subnormal, where it would keep only a few of its bits: it is
+// raised to the least normal float, 2^-126, and weights below half a step of that, 2^-136, become
+// zero.
 void EncodeFp8Block128(std::span<const float> w, int64_t n, int64_t k, std::span<uint8_t> codes,
                        std::span<float> scales);
 

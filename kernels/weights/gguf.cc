@@ -65,7 +65,8 @@ bool Fills(std::optional<uint64_t> bytes, uint64_t extent, uint64_t alignment) {
   return bytes && (extent == *bytes || extent == AlignUp(*bytes, alignment));
 }
 
-absl::Status DecideQ2(const DataSection& data, uint64_t elements, uint64_t extent,
+// `last`: the extent ends with the data.
+absl::Status DecideQ2(const DataSection& data, uint64_t elements, uint64_t extent, bool last,
                       TensorInfo& info) {
   const auto k = static_cast<uint64_t>(info.shape.back());
   const auto bytes_of = [&](int block) {
@@ -83,9 +84,12 @@ absl::Status DecideQ2(const DataSection& data, uint64_t elements, uint64_t exten
       "(alignment %d)",
       text(bytes64), text(bytes128), extent, data.alignment);
   if (!is64 && !is128) {
-    return Malformed(*data.file,
-                     absl::StrCat("Q2_0 tensor ", Quoted(info.name), " ", ShapeText(info.shape),
-                                  " matches neither block size: ", extents));
+    const std::string what =
+        absl::StrCat("Q2_0 tensor ", Quoted(info.name), " ", ShapeText(info.shape),
+                     " matches neither block size: ", extents);
+    // Blocks of 64 take the most. Whatever ends the file below that is a piece of something.
+    return last && bytes64 && extent < *bytes64 ? CutShort(*data.file, what)
+                                                : Malformed(*data.file, what);
   }
   if (is64 && is128) {
     info.undecided = absl::StrCat("Q2_0 tensor matches both block sizes: ", extents);
@@ -135,8 +139,9 @@ absl::StatusOr<TensorInfo> CheckRecord(const DataSection& data, const GgufTensor
   }
   info.offset = data.begin + record.offset;
   const uint64_t extent = next - record.offset;
+  const bool last = next == data.bytes;
   if (info.type == TensorType::kQ2_0) {
-    if (absl::Status s = DecideQ2(data, *elements, extent, info); !s.ok()) return s;
+    if (absl::Status s = DecideQ2(data, *elements, extent, last, info); !s.ok()) return s;
     return info;
   }
   if (row->block == 0) {
@@ -151,7 +156,6 @@ absl::StatusOr<TensorInfo> CheckRecord(const DataSection& data, const GgufTensor
                                      record.dimensions.front(), row->name, row->block));
   }
   if (*bytes > extent) {
-    const bool last = next == data.bytes;
     const std::string what = absl::StrFormat(
         "%s: %s of %s takes %d bytes, only %d lie before %s", where, ShapeText(info.shape),
         row->name, *bytes, extent, last ? "the end of the data" : "the next tensor");

@@ -28,7 +28,8 @@ struct GgufContents {
   std::vector<TensorInfo> tensors;  // in the order of their bytes
 };
 
-// Errors (INVALID_ARGUMENT) name file, tensor or key, expected and found.
+// Errors name file, tensor or key, expected and found: INVALID_ARGUMENT, or DATA_LOSS where tensors
+// end beyond the file.
 absl::StatusOr<GgufContents> ParseGguf(const std::shared_ptr<const WeightFile>& file);
 
 // Type ids that are read or written here.

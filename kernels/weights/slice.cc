@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 #include <utility>
 #include <vector>
 
@@ -91,10 +92,12 @@ absl::Status CheckAxis(const WeightSpec& spec, const Axis& axis) {
 absl::StatusOr<std::shared_ptr<const WeightSource>> Slice(
     std::shared_ptr<const WeightSource> source, const SliceRange& range) {
   const WeightSpec& whole = source->spec();
-  // A count past the end is cut to one past it, so that the sums below cannot overflow.
+  // What was given, for the error, but for a sum that would overflow.
   const auto end_of = [](int64_t begin, int64_t count, int64_t size) {
-    return count == -1 ? size
-                       : std::max<int64_t>(begin, 0) + std::clamp<int64_t>(count, 0, size + 1);
+    constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+    if (count == -1) return size;
+    count = std::max<int64_t>(count, 0);
+    return begin > kMost - count ? kMost : begin + count;
   };
   if (range.row > whole.n || range.column > whole.k) {
     return absl::InvalidArgumentError(

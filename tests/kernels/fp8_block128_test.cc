@@ -131,12 +131,24 @@ TEST(EncodeFp8Block128, RoundTripsDecodedWeights) {
   }
 }
 
-TEST(EncodeFp8Block128, ZeroAndVanishingBlocksHaveScaleOne) {
+TEST(EncodeFp8Block128, ScalesAreNormalAndZeroBlocksHaveScaleOne) {
+  constexpr float kLeast = std::numeric_limits<float>::min();
   std::vector<float> w(128 * 256, 0.0f);
   w[128] = std::numeric_limits<float>::denorm_min();  // amax / 448 is below the least float
-  const Encoded e = Encode(w, 128, 256);
-  EXPECT_EQ(e.scales, (std::vector<float>{1, 1}));
+  Encoded e = Encode(w, 128, 256);
+  EXPECT_EQ(e.scales, (std::vector<float>{1, kLeast}));
   for (const uint8_t code : e.codes) EXPECT_EQ(code, 0);
+  // Where amax / 448 would be subnormal the error stays within half a step of the least scale.
+  for (const float value : {1e-42f, 3e-40f, 1e-38f, 5e-36f}) {
+    for (size_t i = 0; i < w.size(); ++i) w[i] = value * static_cast<float>(i % 97) / 96;
+    e = Encode(w, 128, 256);
+    for (size_t i = 0; i < w.size(); ++i) {
+      const float scale = e.scales[i / 128 % 2];
+      ASSERT_TRUE(std::isnormal(scale));
+      const double error = std::fabs(double{E4m3ToF32(e.codes[i])} * scale - w[i]);
+      ASSERT_LE(error, std::max(0x1p-136, double{w[i]} / 16)) << value << " " << i;
+    }
+  }
 }
 
 TEST(EncodeFp8Block128, NanIsKeptForTheLoadCheckToFind) {

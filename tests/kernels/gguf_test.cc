@@ -17,6 +17,7 @@ namespace fulcrum::test {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 enum Value : uint32_t {
   kU8,
@@ -89,13 +90,23 @@ TEST(Gguf, BothBlockSizesOfType42AreToldApartByExtent) {
   EXPECT_EQ(parse(448)->tensors[0].q2_block, 64);  // padded to 32
   EXPECT_EQ(parse(408)->tensors[0].q2_block, 128);
   EXPECT_EQ(parse(416)->tensors[0].q2_block, 128);  // padded
+  // Less than 432 bytes at the end of a file is a file cut short; more is another mistake.
   for (const size_t extent : {407, 409, 431, 433, 480, 34, 0}) {
     const auto refused = parse(extent);
-    EXPECT_EQ(refused.status().code(), absl::StatusCode::kInvalidArgument) << extent;
+    EXPECT_EQ(refused.status().code(),
+              extent < 432 ? absl::StatusCode::kDataLoss : absl::StatusCode::kInvalidArgument)
+        << extent;
     EXPECT_THAT(std::string(refused.status().message()),
                 AllOf(HasSubstr("432"), HasSubstr("408"),
                       HasSubstr("extent is " + std::to_string(extent))));
   }
+  // A neighbour that begins too early is no truncation.
+  EXPECT_THAT(Refusal(GgufBuilder()
+                          .Tensor("w", {256, 6}, kGgufQ2_0, 0)
+                          .Tensor("x", {8}, kGgufF32, 384)
+                          .Data(std::string(416, '\1'))
+                          .Build()),
+              AllOf(HasSubstr("neither"), Not(HasSubstr("cut short"))));
   // One block of 128 takes 34 bytes, two of 64 take 36: padded to 64 they are alike.
   const auto unclear = parse(64, 1, 128);
   ASSERT_TRUE(unclear.ok());

@@ -112,6 +112,9 @@ TEST(Slice, SaysWhatIsOffTheBoundary) {
   EXPECT_THAT(refused(q2, {.column = 64}), AllOf(HasSubstr("columns"), HasSubstr("128")));
   EXPECT_THAT(refused(q2, {.columns = 64}), AllOf(HasSubstr("columns"), HasSubstr("end")));
 
+  EXPECT_THAT(refused(fp8, {.rows = 99999}), HasSubstr("[0, 99999) must be"));
+  EXPECT_THAT(refused(fp8, {.row = 128, .rows = 500}), HasSubstr("[128, 628) must be"));
+
   constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
   constexpr int64_t kMin = std::numeric_limits<int64_t>::min();
   for (const SliceRange range : {SliceRange{.row = 5},
