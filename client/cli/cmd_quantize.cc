@@ -24,6 +24,7 @@ class QuantizeFile final : public Command {
     options.Required();
     options.Add("--output,output", &options_.output, "The file to write");
     options.Required();
+    options.Flag("--force", &options_.replace, "Replace an output file that exists");
     options.Choice("--format", &format_, {"fp8", "q2_0"}, "fp8: safetensors; q2_0: GGUF");
     options.Add("--convert", &options_.convert,
                 "Shell pattern over tensor names, repeatable (default: every projection but the LM "
@@ -33,6 +34,9 @@ class QuantizeFile final : public Command {
   int Run(const Context& context) override {
     options_.target = *ParseWeightFormat(format_);
     const auto report = Quantize(options_);
+    if (absl::IsAlreadyExists(report.status())) {
+      return context.InputError(options_.output + " exists; --force replaces it");
+    }
     if (!report.ok()) return context.InputError(report.status());
     if (context.json()) {
       Print(context.out(), {{"output", options_.output},

@@ -46,6 +46,10 @@ bool Q2ExtentTells(int64_t n, int64_t k) {
   return padded(kQ2Block) != padded(kOtherBlock);
 }
 
+bool Matches(const std::string& pattern, const TensorInfo& tensor) {
+  return fnmatch(pattern.c_str(), tensor.name.c_str(), 0) == 0;
+}
+
 // Why a tensor is copied instead of converted, or empty.
 std::string KeepReason(const QuantizeOptions& options, const TensorInfo& tensor) {
   if (!IsFloat(tensor.type)) return absl::StrCat("element type ", tensor.dtype);
@@ -53,9 +57,7 @@ std::string KeepReason(const QuantizeOptions& options, const TensorInfo& tensor)
   if (tensor.bytes == 0) return "holds no weights";
   if (!options.convert.empty()) {
     const bool asked = std::any_of(options.convert.begin(), options.convert.end(),
-                                   [&](const std::string& pattern) {
-                                     return fnmatch(pattern.c_str(), tensor.name.c_str(), 0) == 0;
-                                   });
+                                   [&](const std::string& p) { return Matches(p, tensor); });
     if (!asked) return "not asked for";
   } else {
     const TensorRole role = RoleOf(tensor.name);
@@ -226,6 +228,20 @@ absl::Status CopyTensor(const TensorInfo& tensor, const OutputTensor& output, Ou
   return absl::OkStatus();
 }
 
+// The first few of what patterns could name.
+std::string Convertible(QuantizeOptions options, const TensorCatalog& catalog) {
+  constexpr int kShown = 5;
+  options.convert = {"*"};
+  std::string names;
+  int count = 0;
+  for (const TensorInfo& tensor : catalog.tensors) {
+    if (!KeepReason(options, tensor).empty() || ++count > kShown) continue;
+    absl::StrAppend(&names, names.empty() ? "" : ", ", tensor.name);
+  }
+  if (count == 0) return "none of its tensors can be converted";
+  return absl::StrCat(count, " can be converted: ", names, count > kShown ? ", ..." : "");
+}
+
 absl::Status CheckOptions(const QuantizeOptions& options, const TensorCatalog& catalog) {
   if (options.target == WeightFormat::kBf16) {
     return absl::InvalidArgumentError("target bf16 is no quantization; expected fp8 or q2_0");
@@ -233,6 +249,14 @@ absl::Status CheckOptions(const QuantizeOptions& options, const TensorCatalog& c
   if (catalog.container != "safetensors") {
     return absl::InvalidArgumentError(absl::StrFormat(
         "%s is a %s model; only safetensors are converted", options.input, catalog.container));
+  }
+  for (const std::string& pattern : options.convert) {
+    if (std::none_of(catalog.tensors.begin(), catalog.tensors.end(),
+                     [&](const TensorInfo& t) { return Matches(pattern, t); })) {
+      return absl::InvalidArgumentError(absl::StrCat("convert pattern ", Quoted(pattern),
+                                                     " matches no tensor of ", options.input, "; ",
+                                                     Convertible(options, catalog)));
+    }
   }
   for (const std::string& input : catalog.files) {
     std::error_code error;
@@ -253,13 +277,19 @@ absl::StatusOr<QuantizeReport> Quantize(const QuantizeOptions& options) {
   QuantizeReport report;
   absl::StatusOr<Plan> plan = MakePlan(options, *catalog, report);
   if (!plan.ok()) return plan.status();
+  if (!options.convert.empty() && report.converted.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat("the convert patterns match nothing of ",
+                                                   options.input, " that can be converted; ",
+                                                   Convertible(options, *catalog)));
+  }
   absl::StatusOr<ContainerLayout> layout = options.target == WeightFormat::kQ2_0
                                                ? LayoutGguf(plan->outputs)
                                                : LayoutSafetensors(plan->outputs);
   if (!layout.ok()) return layout.status();
   report.bytes_out = layout->file_bytes;
-  absl::StatusOr<std::unique_ptr<OutputFile>> file =
-      OutputFile::Create(options.output, layout->file_bytes);
+  absl::StatusOr<std::unique_ptr<OutputFile>> file = OutputFile::Create(
+      options.output, layout->file_bytes,
+      options.replace ? OutputFile::Existing::kReplace : OutputFile::Existing::kRefuse);
   if (!file.ok()) return file.status();
   absl::Status status = (*file)->Write(0, std::as_bytes(std::span(layout->header)));
   if (!status.ok()) return status;

@@ -1,6 +1,6 @@
 // Converts BF16, F16 and F32 safetensors to what the node serves: FP8 block weights in safetensors,
-// or Q2_0 in GGUF v3. Streams by stripes of rows, so memory does not grow with the model. Writes
-// beside the output and renames at the end: the output path never holds half a file.
+// or Q2_0 in GGUF v3. Streams by stripes of rows, so memory does not grow with the model. The
+// output path never holds half a file (output_file.h).
 // The rounding rules are kernels/formats'.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -16,11 +16,13 @@
 namespace fulcrum {
 
 struct QuantizeOptions {
-  std::string input;   // any safetensors path that ReadCatalog takes
-  std::string output;  // a file; replaced if it exists, must not be one of the inputs
+  std::string input;                                 // any safetensors path that ReadCatalog takes
+  std::string output;                                // a file, must not be one of the inputs
+  bool replace = false;                              // an output that exists already
   WeightFormat target = WeightFormat::kFp8Block128;  // or kQ2_0
   // Shell patterns over tensor names. Empty: every projection except the LM head. Else exactly the
-  // 2-D tensors that match, LM head and embeddings among them if they do.
+  // 2-D tensors that match, LM head and embeddings among them if they do; each pattern has to match
+  // a tensor, and one of them a tensor that can be converted.
   std::vector<std::string> convert = {};
 };
 
@@ -32,7 +34,7 @@ struct QuantizeReport {
   uint64_t bytes_out = 0;              // of the output file
 };
 
-// INVALID_ARGUMENT names tensor, row and column for a non-finite weight.
+// INVALID_ARGUMENT names tensor, row and column for a non-finite weight; ALREADY_EXISTS.
 absl::StatusOr<QuantizeReport> Quantize(const QuantizeOptions& options);
 
 }  // namespace fulcrum

@@ -182,6 +182,32 @@ TEST(Quantize, PatternsChooseExactly) {
   EXPECT_TRUE(OpenTensor(dir.At("o.safetensors"), "lm_head.weight").ok());
 }
 
+TEST(Quantize, PatternsThatConvertNothingAreRefusedWithWhatCouldBe) {
+  const TempDir dir;
+  const std::string input = dir.Write("in.safetensors", Model(RandomMatrix(kN, kK, 4)));
+  for (const std::vector<std::string>& convert :
+       {std::vector<std::string>{"zzz*"}, {"lm_head.*", "zzz*"}, {"*norm*"}}) {
+    const auto report =
+        Quantize({.input = input, .output = dir.At("o.safetensors"), .convert = convert});
+    EXPECT_EQ(report.status().code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(
+        std::string(report.status().message()),
+        AllOf(HasSubstr("6 can be converted"), HasSubstr("lm_head.weight, "), HasSubstr(", ...")));
+    EXPECT_FALSE(std::filesystem::exists(dir.At("o.safetensors")));
+  }
+}
+
+TEST(Quantize, AnExistingOutputIsReplacedOnlyWhenAsked) {
+  const TempDir dir;
+  const std::string input = dir.Write("in.safetensors", Model(RandomMatrix(kN, kK, 4)));
+  const std::string output = dir.Write("out.safetensors", "what was here");
+  EXPECT_EQ(Quantize({.input = input, .output = output}).status().code(),
+            absl::StatusCode::kAlreadyExists);
+  EXPECT_EQ(ReadFile(output), "what was here");
+  EXPECT_TRUE(Quantize({.input = input, .output = output, .replace = true}).ok());
+  EXPECT_TRUE(OpenTensor(output, "lm_head.weight").ok());
+}
+
 TEST(Quantize, ReadsShardedDirectories) {
   const TempDir dir;
   const Matrix m = RandomMatrix(4, 64, 5);
@@ -203,7 +229,8 @@ TEST(Quantize, FailureLeavesTheOutputAsItWas) {
                 SafetensorsBuilder().Add("a.weight", "F32", {kN, kK}, ArrayBytes(m.f32)).Build());
   const std::string output = dir.Write("out.safetensors", "what was here");
   for (const WeightFormat target : {WeightFormat::kFp8Block128, WeightFormat::kQ2_0}) {
-    const auto report = Quantize({.input = input, .output = output, .target = target});
+    const auto report =
+        Quantize({.input = input, .output = output, .replace = true, .target = target});
     EXPECT_EQ(report.status().code(), absl::StatusCode::kInvalidArgument);
     EXPECT_THAT(std::string(report.status().message()),
                 AllOf(HasSubstr("a.weight"), HasSubstr("row 150"), HasSubstr("column 17")));
