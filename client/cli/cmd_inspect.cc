@@ -23,7 +23,8 @@ Json ToJson(const InspectedTensor& tensor) {
           {"family", tensor.shard.empty() ? "" : std::string(Name(tensor.family))},
           {"layer", tensor.layer},
           {"skip_reason", tensor.skip_reason},
-          {"broken", tensor.broken}};
+          {"broken", tensor.broken},
+          {"non_finite", tensor.non_finite}};
 }
 
 class InspectFile final : public Command {
@@ -31,16 +32,18 @@ class InspectFile final : public Command {
   void Declare(Options& options) override {
     options.Add("--file,file", &path_, "safetensors or GGUF file, index, or directory");
     options.Required();
+    options.Flag("--scan", &scan_, "Read every weight for NaN and infinity (else scales only)");
   }
 
   int Run(const Context& context) override {
-    const auto found = Inspect(path_);
+    const auto found = Inspect(path_, scan_ ? Scan::kWeights : Scan::kScales);
     if (!found.ok()) return context.InputError(found.status());
     bool broken = false;
-    int64_t served = 0;
+    int64_t served = 0, non_finite = 0;
     for (const InspectedTensor& tensor : found->tensors) {
       broken |= tensor.broken;
       served += !tensor.shard.empty();
+      non_finite += !tensor.non_finite.empty();
     }
     if (context.json()) {
       Json tensors = Json::array();
@@ -48,12 +51,15 @@ class InspectFile final : public Command {
       Print(context.out(), {{"path", found->path},
                             {"container", found->container},
                             {"files", found->files},
-                            {"importable", !broken},
+                            {"importable", !broken && non_finite == 0},
+                            {"scanned", scan_},
                             {"tensors", std::move(tensors)}});
     } else {
       context.out() << found->path << ": " << found->container << ", " << found->files.size()
                     << " file(s), " << found->tensors.size() << " tensors, " << served
-                    << " served as shards\n";
+                    << " served as shards";
+      if (non_finite > 0) context.out() << ", " << non_finite << " of them with allow_nan only";
+      context.out() << "\n";
       Table table({"TENSOR", "DTYPE", "SHAPE", "SIZE", "SERVED AS", "FAMILY", "WHY NOT"});
       for (const InspectedTensor& t : found->tensors) {
         const bool is_shard = !t.shard.empty();
@@ -61,15 +67,19 @@ class InspectFile final : public Command {
                    HumanBytes(static_cast<double>(t.bytes)),
                    is_shard ? absl::StrCat(t.shard, " (", t.format, ")") : "",
                    is_shard ? std::string(Name(t.family)) : "",
-                   absl::StrCat(t.broken ? "BROKEN: " : "", t.skip_reason)});
+                   absl::StrCat(t.broken ? "BROKEN: " : "", t.skip_reason, t.non_finite)});
       }
       table.Print(context.out());
+      if (!scan_ && served > 0) {
+        context.out() << "weights were not read: --scan finds the NaN codes that loading refuses\n";
+      }
     }
-    return broken ? kFailed : kOk;
+    return broken || non_finite > 0 ? kFailed : kOk;
   }
 
  private:
   std::string path_;
+  bool scan_ = false;
 };
 
 }  // namespace

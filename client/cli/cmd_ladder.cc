@@ -75,7 +75,7 @@ class Ladder final : public Command {
     table.Print(out);
   }
 
-  // All columns but M. A single piece is all of M, whatever M is.
+  // All columns but M. A batch that runs in one piece shows none.
   static std::vector<std::string> Line(const v1::LadderChoice& choice) {
     std::vector<std::string> declined;
     for (const v1::Rung& rung : choice.rungs()) {
@@ -88,7 +88,7 @@ class Ladder final : public Command {
             absl::StrCat(choice.blocks()),
             absl::StrFormat("%.2f", choice.waves()),
             HumanBytes(static_cast<double>(choice.expected_bytes())),
-            choice.pieces_size() == 1 ? "whole" : absl::StrJoin(choice.pieces(), "+"),
+            choice.pieces_size() > 1 ? absl::StrJoin(choice.pieces(), "+") : "",
             absl::StrJoin(declined, ", ")};
   }
 

@@ -136,6 +136,27 @@ absl::StatusOr<numerics::Verdict> Grade(const WeightSource& source, std::span<co
   return numerics::CheckBudget(expected, product.values, m, spec.n, spec.k, output_type);
 }
 
+int64_t MaxUlpOfLargeValues(std::span<const double> expected, int m, const Product& product,
+                            DType output_type) {
+  const size_t n = expected.size() / static_cast<size_t>(m);
+  int64_t largest = 0;
+  for (size_t row = 0; row < static_cast<size_t>(m); ++row) {
+    const std::span<const double> wanted = expected.subspan(row * n, n);
+    double sum = 0;
+    for (const double v : wanted) sum += v * v;
+    const double rms = std::sqrt(sum / static_cast<double>(n));
+    for (size_t col = 0; col < n; ++col) {
+      const auto want = static_cast<float>(wanted[col]);
+      const float got = product.values[row * n + col];
+      if (!(std::fabs(wanted[col]) >= rms) || !std::isfinite(want) || !std::isfinite(got)) continue;
+      largest = std::max(largest, output_type == DType::kBf16
+                                      ? numerics::Bf16Distance(F32ToBf16(want), F32ToBf16(got))
+                                      : numerics::F32Distance(want, got));
+    }
+  }
+  return largest;
+}
+
 absl::StatusOr<int64_t> CountOracleMismatches(const WeightSource& source,
                                               std::span<const uint16_t> x, int m,
                                               const Product& product, DType output_type) {

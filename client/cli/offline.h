@@ -51,6 +51,11 @@ absl::StatusOr<numerics::Verdict> Grade(const WeightSource& source, std::span<co
                                         int m, std::span<const double> expected,
                                         const Product& product, DType output_type);
 
+// The largest distance in representable values, over the values whose expectation is at least the
+// root mean square of its row. Near zero the distance says nothing: 1e-20 for 0 is a billion apart.
+int64_t MaxUlpOfLargeValues(std::span<const double> expected, int m, const Product& product,
+                            DType output_type);
+
 // How many values differ in any bit from the class's reference order; -1 when the class has none.
 absl::StatusOr<int64_t> CountOracleMismatches(const WeightSource& source,
                                               std::span<const uint16_t> x, int m,

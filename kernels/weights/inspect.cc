@@ -27,7 +27,7 @@ std::string FormatOf(TensorType type) {
 
 }  // namespace
 
-absl::StatusOr<Inspection> Inspect(const std::string& path) {
+absl::StatusOr<Inspection> Inspect(const std::string& path, Scan scan) {
   absl::StatusOr<TensorCatalog> catalog = ReadCatalog(path);
   if (!catalog.ok()) return catalog.status();
   const std::vector<absl::StatusOr<TensorDecision>> decisions = DecideAll(*catalog);
@@ -56,6 +56,11 @@ absl::StatusOr<Inspection> Inspect(const std::string& path) {
       row.shard = decision->weight.shard;
       row.family = decision->weight.family;
       row.layer = decision->weight.layer;
+      const WeightSource& source = *decision->weight.source;
+      const absl::Status finite =
+          scan == Scan::kWeights ? CheckFinite(source) : CheckFiniteScales(source);
+      if (!finite.ok() && !absl::IsInvalidArgument(finite)) return finite;
+      row.non_finite = std::string(finite.message());
     }
     inspection.tensors.push_back(std::move(row));
   }

@@ -1,5 +1,5 @@
 // What a checkpoint holds and what the node would make of it, tensor by tensor: the content of
-// `fulcrum inspect`. Reads headers and scale grids only.
+// `fulcrum inspect`. Reads headers and scale grids, and the weights when asked to.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -26,6 +26,8 @@ struct InspectedTensor {
   int layer = -1;
   std::string skip_reason;  // why it is not served; empty for a shard
   bool broken = false;      // skip_reason is an error that would stop an import
+  // Where the first NaN or infinity was found: loading needs allow_nan. Empty: none was found.
+  std::string non_finite;
 };
 
 struct Inspection {
@@ -35,6 +37,11 @@ struct Inspection {
   std::vector<InspectedTensor> tensors;
 };
 
-absl::StatusOr<Inspection> Inspect(const std::string& path);
+// How far NaN and infinity are looked for: in the scale grids, or in every weight too, which takes
+// as long as reading the files.
+enum class Scan { kScales, kWeights };
+
+// DATA_LOSS when a file ends or changes while its weights are read.
+absl::StatusOr<Inspection> Inspect(const std::string& path, Scan scan = Scan::kScales);
 
 }  // namespace fulcrum

@@ -151,7 +151,7 @@ absl::Status ContentHash(const WeightSource& source, std::string* hex) {
   return absl::OkStatus();
 }
 
-absl::Status CheckFinite(const WeightSource& source) {
+absl::Status CheckFiniteScales(const WeightSource& source) {
   const WeightSpec& spec = source.spec();
   const std::span<const float> scales = source.scales();
   for (size_t i = 0; i < scales.size(); ++i) {
@@ -160,6 +160,12 @@ absl::Status CheckFinite(const WeightSource& source) {
     const int64_t column = static_cast<int64_t>(i) % spec.scale_cols() * kFp8Block;
     return NonFinite(spec, row, column, "a 128x128 block whose scale is NaN or infinite");
   }
+  return absl::OkStatus();
+}
+
+absl::Status CheckFinite(const WeightSource& source) {
+  if (absl::Status s = CheckFiniteScales(source); !s.ok()) return s;
+  const WeightSpec& spec = source.spec();
   absl::Status status =
       ForEachPiece(source, [&](int64_t row, int64_t count, std::span<const std::byte> bytes) {
         const size_t row_bytes = bytes.size() / static_cast<size_t>(count);

@@ -63,5 +63,7 @@ absl::Status ContentHash(const WeightSource& source, std::string* hex);
 // Refuses NaN codes (fp8 0x7F/0xFF, bf16 NaN or Inf is allowed only if finite_only is false) and
 // non-finite scales, naming tensor, row and column: INVALID_ARGUMENT.
 absl::Status CheckFinite(const WeightSource& source);
+// The scales alone, which are in memory already.
+absl::Status CheckFiniteScales(const WeightSource& source);
 
 }  // namespace fulcrum

@@ -25,7 +25,7 @@ TEST(Status, KeepsCodeMessageAndDetails) {
   ASSERT_EQ(details.field_violations.size(), 1u);
   EXPECT_EQ(details.field_violations[0].field, "rows");
   EXPECT_EQ(details.field_violations[0].description, "expected 1..32, got 33");
-  EXPECT_THAT(Describe(status), HasSubstr("field rows: expected 1..32, got 33"));
+  EXPECT_THAT(Describe(status), HasSubstr("INVALID_ARGUMENT: rows: expected 1..32, got 33"));
 
   const absl::Status busy = FromGrpc(
       WithRetryInfo(grpc::StatusCode::RESOURCE_EXHAUSTED, "queue full", absl::Milliseconds(7)));

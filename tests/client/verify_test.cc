@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstring>
 #include <filesystem>
 
@@ -122,6 +123,20 @@ TEST_P(VerifyFiles, SizesThatDoNotFitAreBadInput) {
   EXPECT_EQ(Verify(Stem() + ".y.f64", {"--policy", "quickest"}).exit, 2);
 }
 
+// A value next to zero may be any number of representable values off; the printed one says how far
+// the values that matter are.
+TEST_P(VerifyFiles, TheDistanceIsOfLargeValues) {
+  const AppRun run = Verify(Stem() + ".y.f64", {"--json"});
+  ASSERT_EQ(run.exit, 0) << run.err;
+  EXPECT_LT(run.Json()["max_ulp"].get<int64_t>(), 1 << 23) << run.out;
+  const AppRun spoiled = Verify(Spoiled([](std::string& bytes) {
+                                  const double tiny = -1e-30;
+                                  std::memcpy(bytes.data(), &tiny, 8);
+                                }),
+                                {"--json"});
+  EXPECT_LT(spoiled.Json()["max_ulp"].get<int64_t>(), 1 << 23) << spoiled.out;
+}
+
 INSTANTIATE_TEST_SUITE_P(Files, VerifyFiles, testing::ValuesIn(kCases), [](const auto& c) {
   std::string name = c.param.tensor;
   std::replace_if(
@@ -145,6 +160,45 @@ TEST(Verify, ActivationsMustBeWholeRowsOfAKnownType) {
                                      "--activations", odd, "--expect", expect});
   EXPECT_EQ(unknown.exit, 2);
   EXPECT_THAT(unknown.err, HasSubstr("no.such.tensor"));
+}
+
+TEST(Inspect, NanIsFoundInScalesAndWithScanInWeights) {
+  const test::TempDir dir;
+  const auto file = [&](const char* name, const std::string& codes, float scale) {
+    return dir.Write(name, test::SafetensorsBuilder()
+                               .Add("model.layers.0.mlp.up_proj.weight", "F8_E4M3", {2, 4}, codes)
+                               .Add("model.layers.0.mlp.up_proj.weight_scale_inv", "F32", {1, 1},
+                                    test::ArrayBytes(std::vector<float>{scale}))
+                               .Build());
+  };
+  const std::string fine = file("fine.safetensors", "12345678", 1);
+  const std::string code = file("code.safetensors", "1234567\x7f", 1);
+  const std::string grid = file("grid.safetensors", "12345678", std::nanf(""));
+  EXPECT_EQ(RunFulcrum({"inspect", fine, "--scan"}).exit, 0);
+  const AppRun unread = RunFulcrum({"inspect", code});
+  EXPECT_EQ(unread.exit, 0);
+  EXPECT_THAT(unread.out, HasSubstr("--scan"));
+  const AppRun read = RunFulcrum({"inspect", code, "--scan"});
+  EXPECT_EQ(read.exit, 1);
+  EXPECT_THAT(read.out, testing::AllOf(HasSubstr("row 1, column 3"), HasSubstr("allow_nan")));
+  const AppRun scales = RunFulcrum({"inspect", grid, "--json"});
+  EXPECT_EQ(scales.exit, 1);
+  EXPECT_EQ(scales.Json()["importable"], false);
+  EXPECT_THAT(scales.out, HasSubstr("allow_nan"));
+}
+
+TEST(Quantize, ForceReplacesAnExistingFile) {
+  const test::TempDir dir;
+  const std::string input = dir.Write(
+      "in.safetensors",
+      test::SafetensorsBuilder().Add("a.weight", "BF16", {2, 64}, std::string(256, '\1')).Build());
+  const std::string output = dir.Write("out.safetensors", "old");
+  const AppRun refused = RunFulcrum({"quantize", input, output});
+  EXPECT_EQ(refused.exit, 2);
+  EXPECT_THAT(refused.err, HasSubstr("--force"));
+  EXPECT_EQ(*ReadFile(output), "old");
+  EXPECT_EQ(RunFulcrum({"quantize", input, output, "--force"}).exit, 0);
+  EXPECT_EQ(RunFulcrum({"inspect", output}).exit, 0);
 }
 
 TEST(Inspect, NamesEveryTensor) {
