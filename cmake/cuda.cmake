@@ -25,3 +25,11 @@ if(NOT FULCRUM_CUDA STREQUAL "OFF")
   endif()
 endif()
 message(STATUS "CUDA backend: ${FULCRUM_HAS_CUDA}")
+
+# How device code is compiled. -std is spelled out because CMake 3.25 does not know nvcc 13's C++20. A
+# register spill fails the build: an arm that spills is not the arm that was measured. --fmad=false is
+# the device half of -ffp-contract=off.
+function(fulcrum_cuda_options target)
+  target_compile_options(${target} PRIVATE
+    $<$<COMPILE_LANGUAGE:CUDA>:-std=c++20;--fmad=false;--Werror=all-warnings;-Xcompiler=-Wall,-Wextra,-ffp-contract=off;-Xptxas=-warn-spills,-Werror>)
+endfunction()

@@ -1,5 +1,5 @@
-// Per instruction set: the launch's BF16 activation rows as F32, columns of a run side by side, so
-// that a kernel's inner loop reads them with one pointer.
+// Per instruction set: the launch's BF16 activation rows as F32, columns of a run side by side and
+// k in the order of the packed weights, so that a kernel's inner loop reads them with one pointer.
 // SPDX-License-Identifier: Apache-2.0
 #if defined(FULCRUM_CPU_COLUMNS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef FULCRUM_CPU_COLUMNS_INL_H_
@@ -20,7 +20,7 @@ HWY_INLINE int64_t ColumnsItems(const Job& job) {
   return (job.weight->spec().k + kColumnsPieceK - 1) / kColumnsPieceK;
 }
 
-// Where run `run` begins: [k][width] from there, k padded to 16 with zeros.
+// Where run `run` begins: [k][width] from there (k as layout.h counts it), padded to 16 with zeros.
 HWY_INLINE float* RunColumns(const Job& job, const TileLayout& layout, int run) {
   return reinterpret_cast<float*>(job.columns) + layout.k * job.runs.first(run);
 }
@@ -54,8 +54,8 @@ HWY_INLINE void Transpose8(const uint16_t* const (&x)[8], int64_t k, hn::Vec<DH>
   }
 }
 
-// out[k][width] for k in [0, count), count a multiple of 8 and another k to follow: a group of
-// fewer than 8 columns is stored 8 wide, what is too much is overwritten by what comes next.
+// out[position][width] for k in [0, count), count a multiple of 16 and another k to follow: a group
+// of fewer than 8 columns is stored 8 wide, what is too much is overwritten by what comes next.
 HWY_INLINE void InterleaveColumns(const uint16_t* x, int64_t pitch, int width, int64_t count,
                                   float* out) {
   constexpr int kGroups = 2;  // a run has at most 16 columns
@@ -67,14 +67,19 @@ HWY_INLINE void InterleaveColumns(const uint16_t* x, int64_t pitch, int width, i
   for (int g = 0; g < groups; ++g) {
     for (int i = 0; i < 8; ++i) columns[g][i] = x + std::min(g * 8 + i, width - 1) * pitch;
   }
-  for (int64_t k = 0; k < count; k += 8) {
-    hn::Vec<DH> rows[kGroups][8];
-    for (int g = 0; g < groups; ++g) Transpose8(columns[g], k, rows[g]);
-    for (int i = 0; i < 8; ++i) {
+  for (int64_t k = 0; k < count; k += kPadK) {
+    hn::Vec<DH> rows[kGroups][2][8];
+    for (int g = 0; g < groups; ++g) {
+      Transpose8(columns[g], k, rows[g][0]);
+      Transpose8(columns[g], k + 8, rows[g][1]);
+    }
+    for (int position = 0; position < kPadK; ++position) {
+      const int i = numerics::LaneOrderK(position);
       for (int g = 0; g < groups; ++g) {
-        float* const to = out + (k + i) * width + g * 8;
-        const auto low = hn::PromoteTo(d32, hn::LowerHalf(dh, rows[g][i]));
-        const auto high = hn::PromoteTo(d32, hn::UpperHalf(dh, rows[g][i]));
+        float* const to = out + (k + position) * width + g * 8;
+        const hn::Vec<DH>& row = rows[g][i / 8][i % 8];
+        const auto low = hn::PromoteTo(d32, hn::LowerHalf(dh, row));
+        const auto high = hn::PromoteTo(d32, hn::UpperHalf(dh, row));
         hn::StoreU(hn::BitCast(df, hn::ShiftLeft<16>(low)), df, to);
         hn::StoreU(hn::BitCast(df, hn::ShiftLeft<16>(high)), df, to + 4);
       }
@@ -96,15 +101,19 @@ HWY_INLINE void PrepareColumns(const Job& job, int64_t item) {
     const int64_t pitch = job.args.activation_pitch;
     int64_t k = 0;
 #if HWY_TARGET != HWY_SCALAR
-    if (width > 1 && count > 8) {
-      k = (count - 1) / 8 * 8;
+    if (width > 1 && count > kPadK) {
+      k = (count - 1) / kPadK * kPadK;
       InterleaveColumns(x, pitch, width, k, out);
     }
 #endif
-    for (; k < count; ++k) {
-      for (int c = 0; c < width; ++c) out[k * width + c] = Bf16ToF32(x[c * pitch + k]);
+    for (; k < padded; k += kPadK) {
+      for (int position = 0; position < kPadK; ++position) {
+        const int64_t from = k + numerics::LaneOrderK(position);
+        for (int c = 0; c < width; ++c) {
+          out[(k + position) * width + c] = from < count ? Bf16ToF32(x[c * pitch + from]) : 0.0f;
+        }
+      }
     }
-    std::fill(out + count * width, out + padded * width, 0.0f);
   }
 }
 

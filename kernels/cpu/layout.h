@@ -3,10 +3,11 @@
 //
 // fp8 and bf16. Rows are padded to 4, K to 16, with zeros. The order in memory is the order of
 // reading: block of 128 rows, then K segment (order.h), then tile of 16 rows, then line, 4 bytes of
-// every row: a line of bf16 has 2 k, [row][k % 2]; a line of fp8 has 4 k, [row / 4][k / 2 % 2]
-// [row % 4][k % 2], so that interleaving the low and high BF16 bytes of every 16 bytes gives one k
-// pair of 4 rows. Either way a SIMD lane of 32 bits is a row. The last tile may have 4, 8 or 12
-// rows. The fp8 scales follow the elements.
+// every row. The k of every group of 16 are in lane order (numerics::LaneOrderK): what follows
+// calls k, from here on, is that position. A line of bf16 has 2 k, [row][k % 2]; a line of fp8 has
+// 4 k, [row / 4][k / 2 % 2][row % 4][k % 2], so that interleaving the low and high BF16 bytes of
+// every 16 bytes gives one k pair of 4 rows. Either way a SIMD lane of 32 bits is a row. The last
+// tile may have 4, 8 or 12 rows. The fp8 scales follow the elements.
 //
 // q2_0. A chunk is 32 weights, a SIMD lane is a chunk: per row, vectors of 16 chunks (the last may
 // have fewer), each [half of the chunk][chunk] 32-bit words of 16 codes, low bits first as in the

@@ -28,10 +28,11 @@ void PackFp8Lines(const std::byte* in, const Panel& panel, int tile_rows, std::b
   std::byte group[kTileRows][kPadK * 2];
   for (int64_t k = 0; k < panel.k; k += kPadK) {
     Gather(in, panel, k, 1, group);
-    for (int first = 0; first < kPadK; first += 4, out += 4 * tile_rows) {
+    for (int lane = 0; lane < numerics::kExactLanes; ++lane, out += 4 * tile_rows) {
+      const int first = numerics::LaneOrderK(lane * 4), second = numerics::LaneOrderK(lane * 4 + 2);
       for (int row = 0; row < tile_rows; ++row) {
         std::memcpy(out + Fp8LineByte(0, row), &group[row][first], 2);
-        std::memcpy(out + Fp8LineByte(2, row), &group[row][first + 2], 2);
+        std::memcpy(out + Fp8LineByte(2, row), &group[row][second], 2);
       }
     }
   }
@@ -41,9 +42,10 @@ void PackBf16Lines(const std::byte* in, const Panel& panel, int tile_rows, std::
   std::byte group[kTileRows][kPadK * 2];
   for (int64_t k = 0; k < panel.k; k += kPadK) {
     Gather(in, panel, k, 2, group);
-    for (int first = 0; first < kPadK; first += 2, out += 4 * tile_rows) {
+    for (int position = 0; position < kPadK; position += 2, out += 4 * tile_rows) {
+      const int pair = numerics::LaneOrderK(position);
       for (int row = 0; row < tile_rows; ++row) {
-        std::memcpy(out + row * 4, &group[row][first * 2], 4);
+        std::memcpy(out + row * 4, &group[row][pair * 2], 4);
       }
     }
   }

@@ -1,30 +1,267 @@
-// This build holds no CUDA arms, so no device can become a backend; what is found is named, so that
-// "backend cuda" is never silently something else.
+// Which devices become backends, their memory budget and their launches. Warming up is
+// warm_up.cc's.
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/cuda/cuda_backend.h"
 
+#include <algorithm>
 #include <string>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "kernels/cuda/arms.h"
 #include "kernels/cuda/device_query.h"
+#include "kernels/ladder/ladder.h"
 
 namespace fulcrum::cuda {
+namespace {
 
-absl::StatusOr<std::vector<std::unique_ptr<Backend>>> MakeCudaBackends(int64_t) {
+// Left free when the budget is automatic: slots, scratch of a warm-up, kernels loaded later, and
+// what allocations round up.
+constexpr int64_t kReserveBytes = int64_t{1} << 30;
+
+bool CanRun(const DeviceInfo& device, const Arm& arm) { return (arm.needs & ~device.caps) == 0; }
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<CudaBackend>> CudaBackend::Make(int ordinal, const DeviceInfo& info,
+                                                               int64_t memory_budget_bytes) {
+  if (memory_budget_bytes < 0) {
+    return absl::InvalidArgumentError(absl::StrCat("cuda: a budget of ", memory_budget_bytes,
+                                                   " bytes; expected 0 (automatic) or more"));
+  }
+  std::unique_ptr<CudaBackend> backend(new CudaBackend(ordinal, info));
+  if (absl::Status status = backend->Open(memory_budget_bytes); !status.ok()) {
+    return absl::Status(status.code(), absl::StrCat(info.id, ": ", status.message()));
+  }
+  return backend;
+}
+
+CudaBackend::CudaBackend(int ordinal, const DeviceInfo& info)
+    : ordinal_(ordinal),
+      device_(info),
+      resident_bytes_(std::make_shared<std::atomic<int64_t>>(0)) {}
+
+CudaBackend::~CudaBackend() {
+  // Nothing may still run on the workspace, which is freed next.
+  if (compute_.get() != nullptr && SetDevice(ordinal_).ok()) cudaStreamSynchronize(compute_.get());
+}
+
+absl::Status CudaBackend::Open(int64_t memory_budget_bytes) {
+  absl::StatusOr<Stream> compute = MakeStream(ordinal_, Priority::kLaunches);
+  if (!compute.ok()) return compute.status();
+  compute_ = *std::move(compute);
+  if (absl::Status s = Grow(workspace_, ordinal_, kWorkspaceBytes); !s.ok()) return s;
+  absl::StatusOr<std::unique_ptr<Staging>> staging = Staging::Make(ordinal_);
+  if (!staging.ok()) return staging.status();
+  staging_ = *std::move(staging);
+  absl::StatusOr<std::shared_ptr<Scrubber>> scrubber = Scrubber::Make(ordinal_);
+  if (!scrubber.ok()) return scrubber.status();
+  scrubber_ = *std::move(scrubber);
+
+  absl::MutexLock lock(&launch_mutex_);
+  context_.stream = compute_.get();
+  context_.sm_count = device_.compute_units;
+  context_.has_wgmma = (device_.caps & kCapSm90a) != 0;
+  context_.workspace = workspace_.data();
+  context_.workspace_bytes = static_cast<int64_t>(workspace_.size());
+  if (absl::Status s =
+          CudaStatus(cudaDeviceGetAttribute(&context_.max_shared_bytes,
+                                            cudaDevAttrMaxSharedMemoryPerBlockOptin, ordinal_),
+                     "cudaDeviceGetAttribute");
+      !s.ok()) {
+    return s;
+  }
+  if (absl::Status s = CudaStatus(
+          cudaMemsetAsync(workspace_.data(), kWorkspaceClean, workspace_.size(), compute_.get()),
+          "cudaMemsetAsync");
+      !s.ok()) {
+    return s;
+  }
+  if (absl::Status s = CudaStatus(cudaStreamSynchronize(compute_.get()), "cudaStreamSynchronize");
+      !s.ok()) {
+    return s;
+  }
+  size_t free_bytes = 0, total_bytes = 0;
+  if (absl::Status s = CudaStatus(cudaMemGetInfo(&free_bytes, &total_bytes), "cudaMemGetInfo");
+      !s.ok()) {
+    return s;
+  }
+  // At least 1, since 0 would say "not limited".
+  device_.memory_bytes =
+      memory_budget_bytes > 0
+          ? memory_budget_bytes
+          : std::max<int64_t>(1, static_cast<int64_t>(free_bytes) - kReserveBytes);
+  return absl::OkStatus();
+}
+
+std::span<const Arm> CudaBackend::ladder() const { return Arms(); }
+
+absl::Status CudaBackend::Enter() {
+  if (!healthy()) {
+    return absl::UnavailableError(absl::StrCat(
+        device_.id, ": lost after a device error; the node must be restarted to use it again"));
+  }
+  const absl::Status status = SetDevice(ordinal_);
+  if (!status.ok()) NoteFailure();
+  return status;
+}
+
+void CudaBackend::NoteFailure() {
+  // An error that breaks the context is the answer to every later call too; any other is gone.
+  cudaGetLastError();
+  const cudaError_t answer = cudaStreamQuery(compute_.get());
+  cudaGetLastError();
+  if (answer != cudaSuccess && answer != cudaErrorNotReady) healthy_ = false;
+}
+
+absl::StatusOr<std::shared_ptr<ResidentWeight>> CudaBackend::Upload(const WeightSource& source) {
+  const WeightSpec& spec = source.spec();
+  if (absl::Status status = UploadedWeight::Check(source); !status.ok()) return status;
+  if (absl::Status status = Enter(); !status.ok()) return status;
+  const int64_t bytes = ResidentBytes(spec);
+  const int64_t before = resident_bytes_->fetch_add(bytes);
+  // Gives the bytes back unless the weight was made: then its deleter does.
+  const auto release = [counter = resident_bytes_, bytes] { counter->fetch_sub(bytes); };
+  if (before + bytes > device_.memory_bytes) {
+    release();
+    return absl::ResourceExhaustedError(
+        absl::StrCat(spec.name, ": needs ", bytes, " bytes on ", device_.id, ", ",
+                     device_.memory_bytes - before, " of the budget of ", device_.memory_bytes,
+                     " are left; unload a shard or raise the budget"));
+  }
+  absl::StatusOr<std::shared_ptr<UploadedWeight>> weight =
+      UploadedWeight::Load(source, ordinal_, *staging_, scrubber_);
+  absl::Status status = weight.ok() ? WarmUp(**weight) : weight.status();
+  if (!status.ok()) {
+    if (weight.ok()) weight->reset();
+    release();
+    NoteFailure();
+    return status;
+  }
+  UploadedWeight* const raw = weight->get();
+  return std::shared_ptr<ResidentWeight>(
+      raw, [owner = *std::move(weight), release](ResidentWeight*) mutable {
+        owner.reset();
+        release();
+      });
+}
+
+absl::StatusOr<LaunchTimes> CudaBackend::Run(LaunchSlot& slot, const Launch& launch) {
+  auto& cuda_slot = static_cast<CudaSlot&>(slot);
+  if (absl::Status s = cuda_slot.Check(launch); !s.ok()) return s;
+  if (absl::Status s = Enter(); !s.ok()) return s;
+  const absl::Status enqueued = Enqueue(cuda_slot, launch);
+  absl::StatusOr<LaunchTimes> times =
+      enqueued.ok() ? cuda_slot.Finish() : absl::StatusOr<LaunchTimes>(enqueued);
+  if (!times.ok()) {
+    // The slot's buffers are free again only when nothing that was enqueued uses them.
+    cudaStreamSynchronize(compute_.get());
+    cuda_slot.Drain();
+    NoteFailure();
+  }
+  return times;
+}
+
+absl::Status CudaBackend::Enqueue(CudaSlot& slot, const Launch& launch) {
+  if (absl::Status s = slot.CopyIn(launch); !s.ok()) return s;
+  {
+    absl::MutexLock lock(&launch_mutex_);
+    if (absl::Status s = EnqueueArms(slot, launch); !s.ok()) return s;
+  }
+  return slot.CopyOut(launch);
+}
+
+absl::Status CudaBackend::EnqueueArms(CudaSlot& slot, const Launch& launch) {
+  if (absl::Status s = slot.BeginKernels(compute_.get()); !s.ok()) return s;
+  for (size_t i = 0; i < launch.targets.size(); ++i) {
+    const LaunchTarget& target = launch.targets[i];
+    const WeightSpec& spec = target.weight->spec();
+    const auto row_bytes = static_cast<int64_t>(SizeOf(launch.output_type)) * spec.n;
+    const int64_t pitch = PaddedK(spec.k);
+    int64_t first = 0;
+    for (const int rows : Pieces(*target.arm, launch.m)) {
+      if (absl::Status s =
+              EnqueueArm(*target.arm, {.weight = target.weight,
+                                       .activations = slot.device_activations() + first * pitch,
+                                       .activation_pitch = pitch,
+                                       .output = slot.device_output(i) + first * row_bytes,
+                                       .output_type = launch.output_type,
+                                       .output_pitch = spec.n,
+                                       .m = rows});
+          !s.ok()) {
+        return s;
+      }
+      first += rows;
+    }
+  }
+  return slot.EndKernels(compute_.get());
+}
+
+absl::Status CudaBackend::EnqueueArm(const Arm& arm, ArmArgs args) {
+  args.context = &context_;
+  const absl::Status status = arm.run(args);
+  if (!status.ok()) {
+    cudaMemsetAsync(workspace_.data(), kWorkspaceClean, workspace_.size(), compute_.get());
+    cudaGetLastError();
+  }
+  return status;
+}
+
+absl::Status CudaBackend::RunArm(const Arm& arm, ArmArgs args) {
+  if (absl::Status s = Enter(); !s.ok()) return s;
+  absl::Status status;
+  {
+    absl::MutexLock lock(&launch_mutex_);
+    status = EnqueueArm(arm, args);
+  }
+  const absl::Status done =
+      CudaStatus(cudaStreamSynchronize(compute_.get()), "cudaStreamSynchronize");
+  if (status.ok()) status = done;
+  if (!status.ok()) NoteFailure();
+  return status;
+}
+
+Backend::LaunchShape CudaBackend::Shape(const Arm& arm, const WeightSpec& spec, int m) const {
+  const int64_t tiles = (spec.n + kTileRows - 1) / kTileRows;
+  const auto pieces = static_cast<int64_t>(Pieces(arm, m).size());
+  return {.blocks = tiles,
+          .waves = static_cast<double>(tiles) / std::max(1, device_.compute_units),
+          .bytes = pieces * ResidentBytes(spec)};
+}
+
+absl::StatusOr<std::vector<std::unique_ptr<Backend>>> MakeCudaBackends(
+    int64_t memory_budget_bytes) {
   const absl::StatusOr<std::vector<DeviceInfo>> devices = QueryDevices();
   if (!devices.ok()) return devices.status();
   if (devices->empty()) {
     return absl::NotFoundError(
         "backend cuda: this machine has no CUDA device, or no driver for it");
   }
+  std::vector<std::unique_ptr<Backend>> backends;
+  int first = 0;
+  for (size_t i = 0; i < devices->size(); ++i) {
+    const DeviceInfo& device = (*devices)[i];
+    if (!std::ranges::any_of(Arms(), [&](const Arm& arm) { return CanRun(device, arm); })) continue;
+    absl::StatusOr<std::unique_ptr<CudaBackend>> backend =
+        CudaBackend::Make(static_cast<int>(i), device, memory_budget_bytes);
+    if (!backend.ok()) return backend.status();
+    if (backends.empty()) first = static_cast<int>(i);
+    backends.push_back(*std::move(backend));
+  }
+  if (!backends.empty()) {
+    // The calling thread is left with the first, as if it were alone.
+    if (absl::Status s = SetDevice(first); !s.ok()) return s;
+    return backends;
+  }
   const std::string found =
       absl::StrJoin(*devices, ", ", [](std::string* out, const DeviceInfo& device) {
         absl::StrAppend(out, device.id, " ", device.description);
       });
   return absl::NotFoundError(absl::StrCat("backend cuda: found ", found,
-                                          ", but this build has no CUDA arms; use backend cpu"));
+                                          ", but this build has no CUDA arms for it; use backend "
+                                          "cpu"));
 }
 
 }  // namespace fulcrum::cuda

@@ -1,15 +1,105 @@
-// The CUDA devices of this machine as backends. Which devices there are is device_query.h's.
+// CUDA devices as backends: what is resident on a device, and its launches on one compute stream.
+// Which devices there are is device_query.h's; a launch's buffers are slot.h's.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
+#include <set>
+#include <span>
+#include <string_view>
+#include <tuple>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
 #include "kernels/backend.h"
+#include "kernels/cuda/cuda_weight.h"
+#include "kernels/cuda/device_memory.h"
+#include "kernels/cuda/launch.h"
+#include "kernels/cuda/scrubber.h"
+#include "kernels/cuda/slot.h"
+#include "kernels/cuda/staging.h"
+#include "kernels/cuda/stream.h"
 
 namespace fulcrum::cuda {
+
+class CudaBackend : public Backend {
+ public:
+  // ordinal: the runtime's number of the device that `info` describes. memory_budget_bytes 0: what
+  // is free now, less 1 GiB for slots and for what the driver loads later.
+  static absl::StatusOr<std::unique_ptr<CudaBackend>> Make(int ordinal, const DeviceInfo& info,
+                                                           int64_t memory_budget_bytes);
+  ~CudaBackend() override;
+
+  std::string_view name() const override { return "cuda"; }
+  const DeviceInfo& device() const override { return device_; }
+  std::span<const Arm> ladder() const override;
+
+  // UNIMPLEMENTED for a format that no CUDA arm serves. Every arm that can run the weight has run
+  // once when this returns, so that no call pays for loading a kernel.
+  absl::StatusOr<std::shared_ptr<ResidentWeight>> Upload(const WeightSource& source)
+      ABSL_LOCKS_EXCLUDED(launch_mutex_) override;
+  int64_t ResidentBytes(const WeightSpec& spec) const override {
+    return UploadedWeight::Bytes(spec);
+  }
+
+  std::unique_ptr<LaunchSlot> NewSlot() override { return std::make_unique<CudaSlot>(ordinal_); }
+  // One computes while the other copies and its thread gathers.
+  int preferred_slots() const override { return 2; }
+
+  absl::StatusOr<LaunchTimes> Run(LaunchSlot& slot, const Launch& launch)
+      ABSL_LOCKS_EXCLUDED(launch_mutex_) override;
+  LaunchShape Shape(const Arm& arm, const WeightSpec& spec, int m) const override;
+  bool healthy() const override { return healthy_.load(std::memory_order_relaxed); }
+
+  // Runs one arm on the caller's own device buffers and waits for it: strided rows, benchmarks.
+  // args.context is set here; launch.h says what the activations must be like.
+  absl::Status RunArm(const Arm& arm, ArmArgs args) ABSL_LOCKS_EXCLUDED(launch_mutex_);
+
+ private:
+  CudaBackend(int ordinal, const DeviceInfo& info);
+  absl::Status Open(int64_t memory_budget_bytes) ABSL_LOCKS_EXCLUDED(launch_mutex_);
+
+  // Makes the device this thread's; UNAVAILABLE once it is lost.
+  absl::Status Enter();
+  // Looks whether the device still answers after a failed call.
+  void NoteFailure();
+
+  absl::Status Enqueue(CudaSlot& slot, const Launch& launch) ABSL_LOCKS_EXCLUDED(launch_mutex_);
+  absl::Status EnqueueArms(CudaSlot& slot, const Launch& launch)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(launch_mutex_);
+  // One arm on the compute stream. When it fails, the workspace is made clean again before anybody
+  // else can launch.
+  absl::Status EnqueueArm(const Arm& arm, ArmArgs args)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(launch_mutex_);
+
+  // warm_up.cc
+  absl::Status WarmUp(const CudaWeight& weight) ABSL_LOCKS_EXCLUDED(launch_mutex_);
+  absl::Status WarmUpArm(const Arm& arm, ArmArgs args, const Event& done)
+      ABSL_LOCKS_EXCLUDED(launch_mutex_);
+
+  const int ordinal_;
+  DeviceInfo device_;
+  std::atomic<bool> healthy_ = true;
+  // Bytes of the weights that are alive: they give theirs back when destroyed, which may be after
+  // the backend itself, hence shared.
+  std::shared_ptr<std::atomic<int64_t>> resident_bytes_;
+  std::shared_ptr<Scrubber> scrubber_;
+  std::unique_ptr<Staging> staging_;
+  Stream compute_;
+  DeviceBuffer workspace_;
+
+  // Held while something is put into the compute stream, never while it runs: the stream orders
+  // launches, the mutex keeps the pieces of one together.
+  absl::Mutex launch_mutex_;
+  CudaContext context_ ABSL_GUARDED_BY(launch_mutex_);
+  // Format, N, K and whether there are NaN codes: all that the choice of a kernel depends on.
+  using KernelShape = std::tuple<WeightFormat, int64_t, int64_t, bool>;
+  std::set<KernelShape> warm_ ABSL_GUARDED_BY(launch_mutex_);
+};
 
 // One backend a device that an arm of this build can run on. NOT_FOUND when there is none: the
 // message says whether the machine has no device, or its devices have no arm.

@@ -142,7 +142,7 @@ float ExactDot(std::span<const uint16_t> w, std::span<const float> scales,
     for (int64_t k = begin; k < std::min(begin + segment_k, padded_k); ++k) {
       const float xs =
           Bf16ToF32(activations[static_cast<size_t>(k)]) * ScaleOf(scales, k / kBlockK);
-      float& acc = lane[static_cast<size_t>(k % 16 / 4)];
+      float& acc = lane[static_cast<size_t>(ExactLane(k))];
       acc = std::fma(Bf16ToF32(weights[static_cast<size_t>(k)]), xs, acc);
     }
     segments.push_back((lane[0] + lane[2]) + (lane[1] + lane[3]));
@@ -172,7 +172,9 @@ float BlockfoldDot(std::span<const uint16_t> w, std::span<const float> scales,
   std::vector<float> inner;
   for (size_t block = 0; block < weights.size(); block += kBlockK) {
     float acc = 0;
-    for (size_t even = block; even < block + kBlockK; even += 2) {
+    for (size_t at = 0; at < kBlockK; at += 2) {
+      const size_t even =
+          block + at / 16 * 16 + static_cast<size_t>(LaneOrderK(static_cast<int>(at % 16)));
       acc = std::fma(Bf16ToF32(weights[even + 1]), Bf16ToF32(activations[even + 1]), acc);
       acc = std::fma(Bf16ToF32(weights[even]), Bf16ToF32(activations[even]), acc);
     }

@@ -15,10 +15,10 @@
 // streaming multiprocessor's ring of bulk copies wants, and makes 17408 split evenly.
 //
 // exact, fp8 and bf16. xs[k] = x[k] * scale(block of k), rounded (bf16: xs = x). Within a segment
-// four lanes; lane t owns the k with (k mod 16) / 4 == t and does acc = fma(w[k], xs[k], acc) in
-// ascending k from +0, w the unscaled weight. Segment sum = (a0 + a2) + (a1 + a3). (Four
-// consecutive k of every 16: one 32-bit word of a row-major fp8 row, and what one thread of a
-// tensor-core fragment holds; two butterfly steps on a warp, one 128-bit lane on AVX2 and AVX-512.)
+// four lanes; lane t owns the k with (k mod 8) / 2 == t and does acc = fma(w[k], xs[k], acc) in
+// ascending k from +0, w the unscaled weight. Segment sum = (a0 + a2) + (a1 + a3). (Of every 16 k
+// that is 2 t, 2 t + 1, 2 t + 8 and 2 t + 9: what one thread of a tensor-core fragment holds, so
+// one resident layout serves this class and mma; the sum is two butterfly steps on a warp.)
 //
 // exact, q2_0. Each activation row is quantised in chunks of 32 (quantise rule in
 // formats/q8_activation.h): int8 q and one F32 scale d8. For chunk c the integer
@@ -32,10 +32,11 @@
 // k = 16 t .. 16 t + 15 (tensor_core.h has one step); outer = fma(scale, inner, outer) over blocks
 // in ascending order from +0 within a segment (bf16: scale = 1).
 //
-// blockfold, fp8 and bf16 (CPU). Per 128-block one chain from +0 over pairs in ascending order, the
+// blockfold, fp8 and bf16 (CPU). Per 128-block one chain from +0 over pairs of k, in every 16 the
+// pairs 0, 4, 1, 5, 2, 6, 3, 7 (lane after lane of exact, whose packing it shares), of a pair the
 // odd element first: inner = fma(w[2j+1], x[2j+1], inner), inner = fma(w[2j], x[2j], inner), w
-// unscaled; then outer = fma(scale, inner, outer) as in mma. (The pair order is that of the
-// BF16 dot-product instruction, which can then serve it where it is present.)
+// unscaled; then outer = fma(scale, inner, outer) as in mma. (Odd first is the order of the BF16
+// dot-product instruction, which can then serve it where it is present.)
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -45,9 +46,15 @@ namespace fulcrum::numerics {
 
 inline constexpr int kBlockK = 128;  // K per weight scale block and per inner sum
 inline constexpr int kMaxSegmentBlocks = 17;
-inline constexpr int kExactLanes = 4;   // lane of k: (k % 16) / 4
+inline constexpr int kExactLanes = 4;
 inline constexpr int kQ2ChunkK = 32;    // K per activation scale
 inline constexpr int kQ2Threads = 128;  // virtual threads of the q2_0 order
+
+constexpr int ExactLane(int64_t k) { return static_cast<int>(k % 8 / 2); }
+// The 16 k of a group lane after lane, within a lane ascending: the k at a position of that order.
+constexpr int LaneOrderK(int position) {
+  return position / 4 * 2 + position % 2 + position % 4 / 2 * 8;
+}
 
 constexpr int64_t Blocks(int64_t k) { return (k + kBlockK - 1) / kBlockK; }
 

@@ -52,7 +52,7 @@ float RestatedExact(std::span<const uint16_t> w, std::span<const float> scales,
   std::vector<std::array<float, 4>> lanes(SegmentOf(w.size() - 1, w.size()) + 1);
   for (size_t i = 0; i < w.size(); ++i) {
     const float xs = Bf16ToF32(x[i]) * ScaleAt(scales, i / 128);
-    float& lane = lanes[SegmentOf(i, w.size())][(i >> 2) & 3];
+    float& lane = lanes[SegmentOf(i, w.size())][(i >> 1) & 3];
     lane = std::fma(Bf16ToF32(w[i]), xs, lane);
   }
   std::vector<float> sums;
@@ -88,8 +88,9 @@ float RestatedMma(std::span<const uint16_t> w, std::span<const float> scales,
 float RestatedBlockfold(std::span<const uint16_t> w, std::span<const float> scales,
                         std::span<const uint16_t> x) {
   std::vector<float> inner((w.size() + 127) / 128, 0.0f);
-  for (size_t i = 0; i < w.size() + w.size() % 2; ++i) {
-    const size_t taken = i ^ 1;  // 1, 0, 3, 2, 5, 4, ...
+  for (size_t i = 0; i < (w.size() + 15) / 16 * 16; ++i) {
+    constexpr size_t kTaken[] = {1, 0, 9, 8, 3, 2, 11, 10, 5, 4, 13, 12, 7, 6, 15, 14};
+    const size_t taken = i / 16 * 16 + kTaken[i % 16];
     if (taken >= w.size()) continue;
     float& chain = inner[i / 128];
     chain = std::fma(Bf16ToF32(w[taken]), Bf16ToF32(x[taken]), chain);

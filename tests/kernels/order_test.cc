@@ -56,18 +56,18 @@ float SumOf(DotFn dot, int64_t k, const std::map<int64_t, float>& terms) {
   return dot(ones, {}, x);
 }
 
-TEST(OrderByHand, ExactLanesAreFoursOfEverySixteen) {
+TEST(OrderByHand, ExactLanesAreTwosOfEveryEight) {
   // One lane adds in ascending k: B + 1 + 1 - B loses both ones.
-  EXPECT_EQ(SumOf(ExactDot, 32, {{0, kB}, {1, 1}, {2, 1}, {3, -kB}}), 0);
-  EXPECT_EQ(SumOf(ExactDot, 32, {{3, kB}, {16, 1}, {17, 1}, {19, -kB}}), 0);
+  EXPECT_EQ(SumOf(ExactDot, 32, {{0, kB}, {1, 1}, {8, 1}, {9, -kB}}), 0);
+  EXPECT_EQ(SumOf(ExactDot, 32, {{9, kB}, {16, 1}, {17, 1}, {25, -kB}}), 0);
   // In another lane a one survives until the lanes are added.
-  EXPECT_EQ(SumOf(ExactDot, 32, {{0, kB}, {4, 1}, {20, 1}, {3, -kB}}), 2);
+  EXPECT_EQ(SumOf(ExactDot, 32, {{0, kB}, {2, 1}, {19, 1}, {9, -kB}}), 2);
 }
 
 TEST(OrderByHand, ExactLanesAreAddedZeroTwoThenOneThree) {
-  EXPECT_EQ(SumOf(ExactDot, 16, {{0, kB}, {8, -kB}, {4, 1}, {12, 1}}), 2);  // (B - B) + (1 + 1)
-  EXPECT_EQ(SumOf(ExactDot, 16, {{0, kB}, {4, -kB}, {8, 1}, {12, 1}}), 1);  // B + (1 - B)
-  EXPECT_EQ(SumOf(ExactDot, 16, {{0, kB}, {12, -kB}, {4, 1}, {8, 1}}), 1);
+  EXPECT_EQ(SumOf(ExactDot, 16, {{0, kB}, {4, -kB}, {2, 1}, {6, 1}}), 2);  // (B - B) + (1 + 1)
+  EXPECT_EQ(SumOf(ExactDot, 16, {{0, kB}, {2, -kB}, {4, 1}, {6, 1}}), 1);  // B + (1 - B)
+  EXPECT_EQ(SumOf(ExactDot, 16, {{0, kB}, {6, -kB}, {2, 1}, {4, 1}}), 1);
 }
 
 TEST(OrderByHand, ExactFoldsTheScaleIntoTheActivation) {
@@ -109,6 +109,13 @@ TEST(OrderByHand, BlocksAreFoldedInAscendingOrder) {
 TEST(OrderByHand, BlockfoldTakesTheOddOfAPairFirst) {
   EXPECT_EQ(SumOf(BlockfoldDot, 4, {{1, 1}, {0, kB}, {3, 1}, {2, -kB}}), 0);
   EXPECT_EQ(SumOf(BlockfoldDot, 4, {{0, 1}, {1, kB}, {2, 1}, {3, -kB}}), 1);
+}
+
+TEST(OrderByHand, BlockfoldTakesThePairsOfSixteenLaneAfterLane) {
+  // Pair 4 (k = 8) comes before pair 1 (k = 2): B + 1 - B loses the one, B - B + 1 keeps it.
+  EXPECT_EQ(SumOf(BlockfoldDot, 16, {{0, kB}, {8, 1}, {2, -kB}}), 0);
+  EXPECT_EQ(SumOf(BlockfoldDot, 16, {{0, kB}, {8, -kB}, {2, 1}}), 1);
+  EXPECT_EQ(SumOf(BlockfoldDot, 32, {{0, kB}, {14, 1}, {16, -kB}}), 0);  // sixteens ascend
 }
 
 TEST(OrderByHand, MmaStepsAreSixteenWideAndCutAt25Bits) {
@@ -188,15 +195,15 @@ int RowsChanged(DotFn dot, Permutation permutation) {
 }
 
 TEST(OrderPermuting, WithinAnExactLaneChangesBits) {
-  EXPECT_GT(RowsChanged(ExactDot, [](int i) { return i ^ 1; }), 10);  // inside a four
+  EXPECT_GT(RowsChanged(ExactDot, [](int i) { return i ^ 1; }), 10);  // inside a two
   EXPECT_GT(RowsChanged(ExactDot, [](int i) { return (i + 16) % kPermutedK; }),
             10);  // whole sixteens
 }
 
 TEST(OrderPermuting, AcrossExactLanesChangesBitsUnlessTheSumIsSymmetric) {
-  EXPECT_EQ(RowsChanged(ExactDot, [](int i) { return i ^ 8; }), 0);  // a0 + a2 = a2 + a0
-  EXPECT_EQ(RowsChanged(ExactDot, [](int i) { return i ^ 4; }), 0);  // both pairs swap
-  const auto swap_0_and_1 = [](int i) { return i % 16 < 8 ? i ^ 4 : i; };
+  EXPECT_EQ(RowsChanged(ExactDot, [](int i) { return i ^ 4; }), 0);  // a0 + a2 = a2 + a0
+  EXPECT_EQ(RowsChanged(ExactDot, [](int i) { return i ^ 2; }), 0);  // both pairs swap
+  const auto swap_0_and_1 = [](int i) { return i % 8 < 4 ? i ^ 2 : i; };
   EXPECT_GT(RowsChanged(ExactDot, swap_0_and_1), 10);
 }
 

@@ -23,6 +23,7 @@ LAYERS = (
     ("kernels/backend_factory.cc", "kernels/", ()),
     ("kernels/cpu/", "kernels/(?!cuda/|bench/)", ("hwy",)),
     ("kernels/cuda/", "kernels/(?!cpu/|bench/)", ("cuda",)),
+    ("kernels/cuda/bench/", "kernels/(?!cpu/)", ("cuda",)),
     ("kernels/bench/", "kernels/", ("hwy",)),
     ("scheduler/", f"{KERNELS}|scheduler/", ()),
     ("service/", f"{KERNELS}|scheduler/|service/(?!bench/)", ("proto", "grpc")),

@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+// The rows of arms.def as the ladder's table.
+#include "kernels/cuda/arms.h"
+
+namespace fulcrum::cuda {
+namespace {
+
+constexpr Arm kArms[] = {
+#define ARM(fn, ...) Arm{.name = #fn, __VA_ARGS__, .run = &fn},
+#include "kernels/cuda/arms.def"
+#undef ARM
+};
+
+}  // namespace
+
+std::span<const Arm> Arms() { return kArms; }
+
+}  // namespace fulcrum::cuda

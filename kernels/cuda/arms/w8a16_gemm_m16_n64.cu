@@ -1,0 +1,12 @@
+// fp8, class mma, up to 16 rows, 64 weight rows a warp.
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/cuda/arms.h"
+#include "kernels/cuda/mma_arm.cuh"
+
+namespace fulcrum::cuda {
+
+absl::Status w8a16_gemm_m16_n64(const ArmArgs& args) {
+  return CudaStatus(RunMmaFp8<4>(args), "w8a16_gemm_m16_n64");
+}
+
+}  // namespace fulcrum::cuda

@@ -1,0 +1,13 @@
+// fp8, class exact, five rows and more, eight at a time: thread blocks of one tile and different
+// rows follow each other, so the second read of a weight finds it in L2.
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/cuda/arms.h"
+#include "kernels/cuda/exact_arm.cuh"
+
+namespace fulcrum::cuda {
+
+absl::Status w8a16_gemv_batch16(const ArmArgs& args) {
+  return CudaStatus(RunExactFp8<8>(args), "w8a16_gemv_batch16");
+}
+
+}  // namespace fulcrum::cuda

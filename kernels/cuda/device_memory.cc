@@ -1,0 +1,65 @@
+// The runtime's allocation calls and the one translation of its error codes.
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/cuda/device_memory.h"
+
+#include <cuda_runtime_api.h>
+
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "kernels/cuda/launch.h"
+
+namespace fulcrum::cuda {
+
+absl::Status CudaStatus(cudaError_t error, const char* call) {
+  if (error == cudaSuccess) return absl::OkStatus();
+  // The runtime keeps the code per thread, and an arm that asks for the error of its own launch
+  // would be given this one.
+  cudaGetLastError();
+  const std::string text =
+      absl::StrFormat("%s: %s (%s)", call, cudaGetErrorString(error), cudaGetErrorName(error));
+  return error == cudaErrorMemoryAllocation ? absl::ResourceExhaustedError(text)
+                                            : absl::InternalError(text);
+}
+
+absl::Status SetDevice(int device) { return CudaStatus(cudaSetDevice(device), "cudaSetDevice"); }
+
+template <MemoryKind kKind>
+absl::StatusOr<Buffer<kKind>> Buffer<kKind>::Make(int device, size_t bytes) {
+  Buffer buffer;
+  if (bytes == 0) return buffer;
+  if (absl::Status status = SetDevice(device); !status.ok()) return status;
+  constexpr bool kPinned = kKind == MemoryKind::kPinned;
+  void* data = nullptr;
+  const cudaError_t error =
+      kPinned ? cudaHostAlloc(&data, bytes, cudaHostAllocDefault) : cudaMalloc(&data, bytes);
+  if (error != cudaSuccess) {
+    const std::string call = absl::StrCat(kPinned ? "cudaHostAlloc" : "cudaMalloc", " of ", bytes,
+                                          " bytes on cuda:", device);
+    return CudaStatus(error, call.c_str());
+  }
+  buffer.device_ = device;
+  buffer.data_ = static_cast<std::byte*>(data);
+  buffer.size_ = bytes;
+  if (kPinned) std::memset(data, 0, bytes);
+  return buffer;
+}
+
+template <MemoryKind kKind>
+Buffer<kKind>::~Buffer() {
+  if (data_ == nullptr) return;
+  // Errors are those of a lost device, or of a process that is ending: nothing is left to free.
+  cudaSetDevice(device_);
+  if (kKind == MemoryKind::kPinned) {
+    cudaFreeHost(data_);
+  } else {
+    cudaFree(data_);
+  }
+  cudaGetLastError();
+}
+
+template class Buffer<MemoryKind::kDevice>;
+template class Buffer<MemoryKind::kPinned>;
+
+}  // namespace fulcrum::cuda

@@ -1,0 +1,62 @@
+// Memory of a CUDA device, and host memory its copy engines reach directly (pinned). Each buffer
+// knows its device, so it can be freed by any thread. Who may use a buffer when is the owner's.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+namespace fulcrum::cuda {
+
+// Makes `device` this thread's current one. What was current before is not put back: that would
+// open a context on device 0 for every thread that never used it. Hence every public method of the
+// backend begins with this call and none relies on the caller's device.
+absl::Status SetDevice(int device);
+
+enum class MemoryKind { kDevice, kPinned };
+
+// Move-only. Aligned to 256 bytes.
+template <MemoryKind kKind>
+class Buffer {
+ public:
+  Buffer() = default;
+  Buffer(Buffer&& other) noexcept { *this = std::move(other); }
+  Buffer& operator=(Buffer&& other) noexcept {
+    std::swap(device_, other.device_);
+    std::swap(data_, other.data_);
+    std::swap(size_, other.size_);
+    return *this;
+  }
+  ~Buffer();
+
+  // Empty when bytes is 0. Pinned memory is filled with zeros, so its pages are there; device
+  // memory holds anything. RESOURCE_EXHAUSTED names the bytes and the device.
+  static absl::StatusOr<Buffer> Make(int device, size_t bytes);
+
+  std::byte* data() const { return data_; }
+  size_t size() const { return size_; }
+
+ private:
+  int device_ = 0;
+  std::byte* data_ = nullptr;
+  size_t size_ = 0;
+};
+
+using DeviceBuffer = Buffer<MemoryKind::kDevice>;
+using PinnedBuffer = Buffer<MemoryKind::kPinned>;
+
+// Replaces a buffer that is smaller than `bytes`; what it held is lost. Its user must be done with
+// it: freeing waits for the whole device, so this is for first calls, not for warm ones.
+template <MemoryKind kKind>
+absl::Status Grow(Buffer<kKind>& buffer, int device, size_t bytes) {
+  if (buffer.size() >= bytes) return absl::OkStatus();
+  absl::StatusOr<Buffer<kKind>> larger = Buffer<kKind>::Make(device, bytes);
+  if (!larger.ok()) return larger.status();
+  buffer = *std::move(larger);
+  return absl::OkStatus();
+}
+
+}  // namespace fulcrum::cuda

@@ -1,0 +1,118 @@
+// Class exact for fp8 and bf16 (order.h). A warp owns a K segment of a few tiles; thread 4 g + t is
+// lane t of the order for rows g and g + 8 of each, so a weight costs one multiply-add a column and
+// the segment ends with two shuffles. The warps of a thread block are the segments of one product.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+
+#include "kernels/cuda/fragment.cuh"
+#include "kernels/cuda/product.cuh"
+
+namespace fulcrum::cuda {
+
+inline constexpr int kMaxWarps = 8;
+
+template <class Fragment, int kTiles, int kColumns>
+__global__ void __launch_bounds__(kMaxWarps * 32) ExactProduct(Product p) {
+  extern __shared__ float sums[];  // [segment][column][row]
+  constexpr int kRows = kTiles * kTileRows;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
+  const int chunks = (p.m + kColumns - 1) / kColumns;
+  const int first_column = static_cast<int>(blockIdx.x) % chunks * kColumns;
+  const int first_tile = static_cast<int>(blockIdx.x) / chunks * kTiles;
+  const float* const scales =
+      Fragment::kScaled ? p.scales + int64_t{first_tile * kTileRows / kScaleRows} * p.blocks
+                        : nullptr;
+  const std::byte* tile_codes[kTiles];
+#pragma unroll
+  for (int i = 0; i < kTiles; ++i) {
+    // Past the last tile its neighbour is computed again and not stored.
+    tile_codes[i] = TileCodes(p, min(first_tile + i, p.tiles - 1), Fragment::kBlockBytes);
+  }
+  const uint16_t* x[kColumns];
+#pragma unroll
+  for (int c = 0; c < kColumns; ++c) x[c] = p.x + min(first_column + c, p.m - 1) * p.x_pitch;
+
+  for (int segment = warp; segment < p.segments; segment += warps) {
+    const int first = segment * p.segment_blocks, end = min(first + p.segment_blocks, p.blocks);
+    float acc[kTiles][2][kColumns] = {};
+    Fragment next[kTiles];
+#pragma unroll
+    for (int i = 0; i < kTiles; ++i)
+      next[i].Load(tile_codes[i] + int64_t{first} * kPanelTiles * Fragment::kBlockBytes, lane);
+#pragma unroll 1
+    for (int block = first; block < end; ++block) {
+      Fragment weights[kTiles];
+#pragma unroll
+      for (int i = 0; i < kTiles; ++i) {
+        weights[i] = next[i];
+        const int ahead = min(block + 1, end - 1);
+        next[i].Load(tile_codes[i] + int64_t{ahead} * kPanelTiles * Fragment::kBlockBytes, lane);
+      }
+      const float scale = Fragment::kScaled ? __ldg(scales + block) : 1.0f;
+#pragma unroll
+      for (int step = 0; step < 8; ++step) {
+        const int k = block * kBlockK + step * kStepK + lane % 4 * 2;
+        StepPairs pairs[kTiles];
+#pragma unroll
+        for (int i = 0; i < kTiles; ++i) pairs[i] = weights[i].Step(step);
+#pragma unroll
+        for (int c = 0; c < kColumns; ++c) {
+          const uint2 v = LoadActivations(x[c], k);
+          float xs[4] = {Low(v.x), High(v.x), Low(v.y), High(v.y)};
+          if constexpr (Fragment::kScaled) {
+#pragma unroll
+            for (float& value : xs) value = __fmul_rn(value, scale);
+          }
+#pragma unroll
+          for (int i = 0; i < kTiles; ++i) {
+#pragma unroll
+            for (int row = 0; row < 2; ++row) {
+              float& sum = acc[i][row][c];
+              sum = __fmaf_rn(Low(pairs[i].pair[row]), xs[0], sum);
+              sum = __fmaf_rn(High(pairs[i].pair[row]), xs[1], sum);
+              sum = __fmaf_rn(Low(pairs[i].pair[2 + row]), xs[2], sum);
+              sum = __fmaf_rn(High(pairs[i].pair[2 + row]), xs[3], sum);
+            }
+          }
+        }
+      }
+    }
+    // (a0 + a2) + (a1 + a3) in every lane of the four.
+#pragma unroll
+    for (int i = 0; i < kTiles; ++i) {
+#pragma unroll
+      for (int row = 0; row < 2; ++row) {
+#pragma unroll
+        for (int c = 0; c < kColumns; ++c) {
+          float sum = acc[i][row][c];
+          sum = __fadd_rn(sum, __shfl_xor_sync(~0u, sum, 2));
+          sum = __fadd_rn(sum, __shfl_xor_sync(~0u, sum, 1));
+          if (lane % 4 == c % 4) {
+            sums[(segment * kColumns + c) * kRows + i * kTileRows + row * 8 + lane / 4] = sum;
+          }
+        }
+      }
+    }
+  }
+  __syncthreads();
+  AddSegmentsAndStore<kRows>(p, sums, kColumns, int64_t{first_tile} * kTileRows, first_column);
+}
+
+template <class Fragment, int kTiles, int kColumns>
+cudaError_t LaunchExact(const Product& p, cudaStream_t stream) {
+  const auto kernel = &ExactProduct<Fragment, kTiles, kColumns>;
+  const size_t shared = size_t{4} * p.segments * kColumns * kTiles * kTileRows;
+  if (const cudaError_t error = cudaFuncSetAttribute(
+          kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared));
+      error != cudaSuccess) {
+    return error;
+  }
+  const int chunks = (p.m + kColumns - 1) / kColumns;
+  const int groups = (p.tiles + kTiles - 1) / kTiles;
+  kernel<<<groups * chunks, std::min(p.segments, kMaxWarps) * 32, shared, stream>>>(p);
+  return cudaGetLastError();
+}
+
+}  // namespace fulcrum::cuda

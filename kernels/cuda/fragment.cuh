@@ -1,0 +1,93 @@
+// What one thread reads of a step of a tile (layout.h), as the operands of an mma or as F32.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/cuda/layout.h"
+
+namespace fulcrum::cuda {
+
+// BF16 pairs of one step, as mma.m16n8k16 wants its A operand: pair[0] row g, pair[1] row g + 8 at
+// k 2 t and 2 t + 1; pair[2] and pair[3] the same rows at 2 t + 8 and 2 t + 9.
+struct StepPairs {
+  uint32_t pair[4];
+};
+
+// Both halves times 2^120, exactly.
+__device__ __forceinline__ uint32_t TimesTwoTo120(uint32_t pair) {
+#if __CUDA_ARCH__ >= 900
+  uint32_t out;
+  asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(out) : "r"(pair), "r"(0x7b807b80u));
+  return out;
+#elif __CUDA_ARCH__ >= 800
+  uint32_t out;  // minus zero as the addend leaves every product as it is
+  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(out) : "r"(pair), "r"(0x7b807b80u), "r"(0x80008000u));
+  return out;
+#else
+  const uint32_t low = __float_as_uint(__uint_as_float(pair << 16) * 0x1p120f);
+  const uint32_t high = __float_as_uint(__uint_as_float(pair & 0xffff0000u) * 0x1p120f);
+  return high | low >> 16;
+#endif
+}
+
+// The NaN code reads as 480, which no other code does.
+__device__ __forceinline__ uint32_t RestoreNan(uint32_t pair) {
+  if ((pair & 0x7fffu) == 0x43f0u) pair |= 0x7fffu;
+  if ((pair & 0x7fff0000u) == 0x43f00000u) pair |= 0x7fff0000u;
+  return pair;
+}
+
+// A word of dealt codes: rows g and g + 8, two k each. The masks leave sign, exponent and mantissa
+// where BF16 has them, the exponent too small by 120; subnormal codes become BF16 subnormals.
+template <bool kNan>
+__device__ __forceinline__ void Undeal(uint32_t word, uint32_t& row_g, uint32_t& row_g8) {
+  row_g = TimesTwoTo120(word & 0x87f087f0u);
+  row_g8 = TimesTwoTo120(((word << 4) & 0x80f080f0u) | ((word >> 4) & 0x07000700u));
+  if constexpr (kNan) {
+    row_g = RestoreNan(row_g);
+    row_g8 = RestoreNan(row_g8);
+  }
+}
+
+// The two F32 of a BF16 pair.
+__device__ __forceinline__ float Low(uint32_t pair) { return __uint_as_float(pair << 16); }
+__device__ __forceinline__ float High(uint32_t pair) { return __uint_as_float(pair & 0xffff0000u); }
+
+// One block of one tile, in registers.
+template <bool kNan>
+struct Fp8Fragment {
+  static constexpr int kBlockBytes = kFp8BlockBytes;
+  static constexpr bool kScaled = true;
+  uint4 quarter[4];
+
+  __device__ __forceinline__ void Load(const std::byte* block, int lane) {
+    const uint4* const at = reinterpret_cast<const uint4*>(block) + lane;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) quarter[i] = __ldcs(at + i * 32);
+  }
+  __device__ __forceinline__ StepPairs Step(int step) const {
+    const uint4& q = quarter[step / 2];
+    StepPairs out;
+    Undeal<kNan>(step % 2 ? q.z : q.x, out.pair[0], out.pair[1]);
+    Undeal<kNan>(step % 2 ? q.w : q.y, out.pair[2], out.pair[3]);
+    return out;
+  }
+};
+
+struct Bf16Fragment {
+  static constexpr int kBlockBytes = kBf16BlockBytes;
+  static constexpr bool kScaled = false;
+  uint4 step[8];
+
+  __device__ __forceinline__ void Load(const std::byte* block, int lane) {
+    const uint4* const at = reinterpret_cast<const uint4*>(block) + lane;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) step[i] = __ldcs(at + i * 32);
+  }
+  __device__ __forceinline__ StepPairs Step(int i) const {
+    return {{step[i].x, step[i].z, step[i].y, step[i].w}};
+  }
+};
+
+}  // namespace fulcrum::cuda

@@ -1,0 +1,127 @@
+// The instructions of sm_90a that CUDA C++ has no words for: barriers in shared memory, bulk and
+// tensor copies, warpgroup products; and loads and stores of the workspace that other thread blocks
+// see.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cuda.h>
+
+#include <cstdint>
+
+namespace fulcrum::cuda {
+
+__device__ __forceinline__ uint32_t SharedAddress(const void* p) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(p));
+}
+__device__ __forceinline__ void BarrierInit(uint32_t barrier, int arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals));
+}
+__device__ __forceinline__ void BarriersReady() {
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+__device__ __forceinline__ void BarrierExpect(uint32_t barrier, int bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
+               : "memory");
+}
+__device__ __forceinline__ void BarrierArrive(uint32_t barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+__device__ __forceinline__ void BarrierWait(uint32_t barrier, uint32_t phase) {
+  asm volatile(
+      "{\n.reg .pred p;\nWAIT%=:\nmbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n"
+      "@p bra DONE%=;\nbra WAIT%=;\nDONE%=:\n}" ::"r"(barrier),
+      "r"(phase)
+      : "memory");
+}
+__device__ __forceinline__ uint64_t ReadOnce() {
+  uint64_t policy;
+  asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
+}
+__device__ __forceinline__ void BulkCopy(uint32_t to, const void* from, int bytes, uint32_t barrier,
+                                         uint64_t policy) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], "
+      "[%1], "
+      "%2, [%3], %4;" ::"r"(to),
+      "l"(from), "r"(bytes), "r"(barrier), "l"(policy)
+      : "memory");
+}
+__device__ __forceinline__ void TensorCopy(uint32_t to, const CUtensorMap* map, int k,
+                                           uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, "
+      "{%2, %3}], [%4];" ::"r"(to),
+      "l"(map), "r"(k), "r"(0), "r"(barrier)
+      : "memory");
+}
+__device__ __forceinline__ uint4 SharedLoad(uint32_t from) {
+  uint4 v;
+  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "r"(from));
+  return v;
+}
+__device__ __forceinline__ uint4 WorkspaceLoad(const uint4* from) {
+  uint4 v;
+  asm volatile("ld.relaxed.gpu.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "l"(from)
+               : "memory");
+  return v;
+}
+__device__ __forceinline__ void WorkspaceStore(uint4* to, uint4 v) {
+  asm volatile("st.relaxed.gpu.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(v.x), "r"(v.y),
+               "r"(v.z), "r"(v.w)
+               : "memory");
+}
+
+inline constexpr uint32_t kClean = 0xffffffffu;
+__device__ __forceinline__ uint32_t NeverClean(float sum) {
+  const uint32_t bits = __float_as_uint(sum);
+  return bits == kClean ? 0x7fffffffu : bits;  // both are NaN
+}
+__device__ __forceinline__ bool Arrived(const uint4& v) {
+  return v.x != kClean && v.y != kClean && v.z != kClean && v.w != kClean;
+}
+
+// sums += A (four registers, 64 x 16) times B (shared memory, 16 x 8 kTiles, 128-byte swizzle).
+// descriptor: the low half, B's address / 16 and a leading offset of 1; rows of 8 are 1024 bytes
+// apart. `more`: add to sums rather than start from zero.
+inline constexpr uint32_t kDescriptorHigh = (1024 >> 4) | (1u << 30);
+template <int kTiles>
+__device__ __forceinline__ void Wgmma(float (&s)[kTiles][4], const uint32_t* a, uint32_t descriptor,
+                                      bool more) {
+  if constexpr (kTiles == 1) {
+    asm volatile(
+        "{\n.reg .pred p;\n.reg .b64 d;\nmov.b64 d, {%8, %10};\nsetp.ne.b32 p, %9, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+        "d, "
+        "p, 1, 1, 0;\n}"
+        : "+f"(s[0][0]), "+f"(s[0][1]), "+f"(s[0][2]), "+f"(s[0][3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(descriptor), "r"(int{more}),
+          "r"(kDescriptorHigh));
+  } else if constexpr (kTiles == 2) {
+    asm volatile(
+        "{\n.reg .pred p;\n.reg .b64 d;\nmov.b64 d, {%12, %14};\nsetp.ne.b32 p, %13, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n16k16.f32.bf16.bf16 {%0, %1, %2, %3, %4, %5, %6, %7}, "
+        "{%8, %9, %10, %11}, d, p, 1, 1, 0;\n}"
+        : "+f"(s[0][0]), "+f"(s[0][1]), "+f"(s[0][2]), "+f"(s[0][3]), "+f"(s[1][0]), "+f"(s[1][1]),
+          "+f"(s[1][2]), "+f"(s[1][3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(descriptor), "r"(int{more}),
+          "r"(kDescriptorHigh));
+  } else {
+    static_assert(kTiles == 4);
+    asm volatile(
+        "{\n.reg .pred p;\n.reg .b64 d;\nmov.b64 d, {%20, %22};\nsetp.ne.b32 p, %21, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 {%0, %1, %2, %3, %4, %5, %6, %7, %8, "
+        "%9, %10, %11, %12, %13, %14, %15}, {%16, %17, %18, %19}, d, p, 1, 1, 0;\n}"
+        : "+f"(s[0][0]), "+f"(s[0][1]), "+f"(s[0][2]), "+f"(s[0][3]), "+f"(s[1][0]), "+f"(s[1][1]),
+          "+f"(s[1][2]), "+f"(s[1][3]), "+f"(s[2][0]), "+f"(s[2][1]), "+f"(s[2][2]), "+f"(s[2][3]),
+          "+f"(s[3][0]), "+f"(s[3][1]), "+f"(s[3][2]), "+f"(s[3][3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(descriptor), "r"(int{more}),
+          "r"(kDescriptorHigh));
+  }
+}
+
+}  // namespace fulcrum::cuda

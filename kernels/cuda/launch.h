@@ -1,0 +1,58 @@
+// What one launch of a CUDA arm works with, and what it is told about the weight.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "kernels/backend.h"
+#include "kernels/cuda/layout.h"
+#include "kernels/ladder/arm.h"
+
+namespace fulcrum::cuda {
+
+// ArmArgs::context of every CUDA arm: the device's one compute stream and its scratch. Made by the
+// backend; launches of one context are ordered by its stream.
+struct CudaContext {
+  cudaStream_t stream = nullptr;
+  int sm_count = 0;
+  bool has_wgmma = false;    // kCapSm90a
+  int max_shared_bytes = 0;  // of one block, opt-in
+  // Device scratch, kWorkspaceBytes or more, all of it kWorkspaceClean between launches: an arm
+  // that leaves anything else there breaks the next.
+  std::byte* workspace = nullptr;
+  int64_t workspace_bytes = 0;
+};
+
+// What fills the workspace between launches: the all-ones word, a NaN that no kernel computes.
+inline constexpr unsigned char kWorkspaceClean = 0xff;
+inline constexpr int64_t kWorkspaceBytes = int64_t{32} << 20;
+
+// The arms read activations in whole blocks: args.activations is 16-byte aligned, the pitch a
+// multiple of 8 elements and at least K padded to 128, and what follows a row's K elements up to
+// there is zero.
+constexpr int64_t PaddedK(int64_t k) { return numerics::Blocks(k) * numerics::kBlockK; }
+
+// A weight on the device. Immutable after Upload.
+class CudaWeight : public ResidentWeight {
+ public:
+  const std::byte* codes() const { return codes_; }
+  const float* scales() const { return scales_; }  // null for bf16
+  const TileLayout& layout() const { return layout_; }
+  bool has_nan() const { return has_nan_; }  // fp8: some code is NaN (the shard allows it)
+
+ protected:
+  CudaWeight(WeightSpec spec, int64_t bytes) : ResidentWeight(std::move(spec), bytes) {}
+  TileLayout layout_;
+  const std::byte* codes_ = nullptr;
+  const float* scales_ = nullptr;
+  bool has_nan_ = false;
+};
+
+// The status of a runtime call: INTERNAL with the call and CUDA's own words, RESOURCE_EXHAUSTED
+// when memory ran out.
+absl::Status CudaStatus(cudaError_t error, const char* call);
+
+}  // namespace fulcrum::cuda

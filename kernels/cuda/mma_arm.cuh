@@ -1,0 +1,26 @@
+// How the mma arms choose among the instances of one kernel: none of it can change a bit.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "kernels/cuda/mma_product.cuh"
+
+namespace fulcrum::cuda {
+
+// One pass over the weights for all m <= 32 columns.
+template <class Fragment, int kTiles>
+cudaError_t RunMma(const ArmArgs& args) {
+  const Product p = MakeProduct(args);
+  const cudaStream_t stream = StreamOf(args);
+  if (args.m <= 8) return LaunchMma<Fragment, kTiles, 1>(p, 0, stream);
+  if (args.m <= 16) return LaunchMma<Fragment, kTiles, 2>(p, 0, stream);
+  return LaunchMma<Fragment, kTiles, 4>(p, 0, stream);
+}
+
+template <int kTiles>
+cudaError_t RunMmaFp8(const ArmArgs& args) {
+  return static_cast<const CudaWeight*>(args.weight)->has_nan()
+             ? RunMma<Fp8Fragment<true>, 1>(args)
+             : RunMma<Fp8Fragment<false>, kTiles>(args);
+}
+
+}  // namespace fulcrum::cuda

@@ -1,0 +1,123 @@
+// Class mma for fp8 and bf16 (order.h): weights are the 16-row operand of mma.m16n8k16, columns the
+// 8-wide one, so a pass over the weights serves 8 columns an instruction. A warp owns a K segment
+// of a few tiles; the warps of a thread block are the segments of one product. A fresh inner sum a
+// block of 128 K, folded with the block's scale.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+
+#include "kernels/cuda/fragment.cuh"
+#include "kernels/cuda/product.cuh"
+
+namespace fulcrum::cuda {
+
+inline constexpr int kMmaMaxWarps = 8;
+inline constexpr int kMmaColumns = 8;
+
+// c: rows g, g, g + 8, g + 8 at columns 2 t, 2 t + 1, 2 t, 2 t + 1.
+__device__ __forceinline__ void Mma(float (&c)[4], const StepPairs& a, uint2 b) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+      "{%0,%1,%2,%3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a.pair[0]), "r"(a.pair[1]), "r"(a.pair[2]), "r"(a.pair[3]), "r"(b.x), "r"(b.y));
+}
+
+template <class Fragment, int kTiles, int kColumnTiles>
+__global__ void __launch_bounds__(kMmaMaxWarps * 32) MmaProduct(Product p, int first_column) {
+#if __CUDA_ARCH__ >= 800
+  extern __shared__ float sums[];  // [segment][column][row]
+  constexpr int kRows = kTiles * kTileRows, kColumns = kColumnTiles * kMmaColumns;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
+  const int first_tile = static_cast<int>(blockIdx.x) * kTiles;
+  const float* const scales =
+      Fragment::kScaled ? p.scales + int64_t{first_tile * kTileRows / kScaleRows} * p.blocks
+                        : nullptr;
+  const std::byte* tile_codes[kTiles];
+#pragma unroll
+  for (int i = 0; i < kTiles; ++i) {
+    // Past the last tile its neighbour is computed again and not stored.
+    tile_codes[i] = TileCodes(p, min(first_tile + i, p.tiles - 1), Fragment::kBlockBytes);
+  }
+  const uint16_t* x[kColumnTiles];  // of column g of each
+#pragma unroll
+  for (int c = 0; c < kColumnTiles; ++c) {
+    x[c] = p.x + min(first_column + c * kMmaColumns + lane / 4, p.m - 1) * p.x_pitch;
+  }
+
+  for (int segment = warp; segment < p.segments; segment += warps) {
+    const int first = segment * p.segment_blocks, end = min(first + p.segment_blocks, p.blocks);
+    float outer[kTiles][kColumnTiles][4] = {};
+    Fragment next[kTiles];
+#pragma unroll
+    for (int i = 0; i < kTiles; ++i)
+      next[i].Load(tile_codes[i] + int64_t{first} * kPanelTiles * Fragment::kBlockBytes, lane);
+#pragma unroll 1
+    for (int block = first; block < end; ++block) {
+      Fragment weights[kTiles];
+#pragma unroll
+      for (int i = 0; i < kTiles; ++i) {
+        weights[i] = next[i];
+        const int ahead = min(block + 1, end - 1);
+        next[i].Load(tile_codes[i] + int64_t{ahead} * kPanelTiles * Fragment::kBlockBytes, lane);
+      }
+      const float scale = Fragment::kScaled ? __ldg(scales + block) : 1.0f;
+      float inner[kTiles][kColumnTiles][4] = {};
+#pragma unroll
+      for (int step = 0; step < 8; ++step) {
+        const int k = block * kBlockK + step * kStepK + lane % 4 * 2;
+        uint2 columns[kColumnTiles];
+#pragma unroll
+        for (int c = 0; c < kColumnTiles; ++c) columns[c] = LoadActivations(x[c], k);
+#pragma unroll
+        for (int i = 0; i < kTiles; ++i) {
+          const StepPairs pairs = weights[i].Step(step);
+#pragma unroll
+          for (int c = 0; c < kColumnTiles; ++c) Mma(inner[i][c], pairs, columns[c]);
+        }
+      }
+#pragma unroll
+      for (int i = 0; i < kTiles; ++i) {
+#pragma unroll
+        for (int c = 0; c < kColumnTiles; ++c) {
+#pragma unroll
+          for (int e = 0; e < 4; ++e) {
+            outer[i][c][e] = __fmaf_rn(scale, inner[i][c][e], outer[i][c][e]);
+          }
+        }
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kTiles; ++i) {
+#pragma unroll
+      for (int c = 0; c < kColumnTiles; ++c) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+          const int column = c * kMmaColumns + lane % 4 * 2 + e % 2;
+          sums[(segment * kColumns + column) * kRows + i * kTileRows + e / 2 * 8 + lane / 4] =
+              outer[i][c][e];
+        }
+      }
+    }
+  }
+  __syncthreads();
+  AddSegmentsAndStore<kRows>(p, sums, kColumns, int64_t{first_tile} * kTileRows, first_column);
+#endif
+}
+
+// Columns [first_column, first_column + 8 kColumnTiles) of the product, those below m.
+template <class Fragment, int kTiles, int kColumnTiles>
+cudaError_t LaunchMma(const Product& p, int first_column, cudaStream_t stream) {
+  const auto kernel = &MmaProduct<Fragment, kTiles, kColumnTiles>;
+  const size_t shared = size_t{4} * p.segments * kColumnTiles * kMmaColumns * kTiles * kTileRows;
+  if (const cudaError_t error = cudaFuncSetAttribute(
+          kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared));
+      error != cudaSuccess) {
+    return error;
+  }
+  const int groups = (p.tiles + kTiles - 1) / kTiles;
+  kernel<<<groups, std::min(p.segments, kMmaMaxWarps) * 32, shared, stream>>>(p, first_column);
+  return cudaGetLastError();
+}
+
+}  // namespace fulcrum::cuda

@@ -1,0 +1,88 @@
+// What the arms share: the arguments of a launch as a kernel sees them, activations in, results
+// out.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/cuda/launch.h"
+#include "kernels/numerics/order.h"
+
+namespace fulcrum::cuda {
+
+struct Product {
+  const std::byte* codes;
+  const float* scales;  // [N / 128][blocks], null for bf16
+  const uint16_t* x;    // BF16 [m][x_pitch]
+  int64_t x_pitch;      // elements
+  void* y;              // [m][y_pitch]
+  int64_t y_pitch;      // elements
+  int64_t n;
+  int tiles, blocks, segment_blocks, segments;
+  int m;
+  bool y_f32;
+};
+
+inline cudaStream_t StreamOf(const ArmArgs& args) {
+  return static_cast<const CudaContext*>(args.context)->stream;
+}
+
+inline Product MakeProduct(const ArmArgs& args) {
+  const auto& weight = *static_cast<const CudaWeight*>(args.weight);
+  const TileLayout& layout = weight.layout();
+  return {.codes = weight.codes(),
+          .scales = weight.scales(),
+          .x = static_cast<const uint16_t*>(args.activations),
+          .x_pitch = args.activation_pitch,
+          .y = args.output,
+          .y_pitch = args.output_pitch,
+          .n = layout.n,
+          .tiles = static_cast<int>((layout.n + kTileRows - 1) / kTileRows),
+          .blocks = static_cast<int>(layout.blocks),
+          .segment_blocks = static_cast<int>(numerics::SegmentBlocks(layout.k)),
+          .segments = static_cast<int>(numerics::Segments(layout.k)),
+          .m = args.m,
+          .y_f32 = args.output_type == DType::kF32};
+}
+
+// The first block of a tile; its next is kPanelTiles blocks further.
+__device__ __forceinline__ const std::byte* TileCodes(const Product& p, int tile, int block_bytes) {
+  return p.codes +
+         (int64_t{tile / kPanelTiles} * p.blocks * kPanelTiles + tile % kPanelTiles) * block_bytes;
+}
+
+// Elements k, k + 1 and k + 8, k + 9 of a row as two pairs.
+__device__ __forceinline__ uint2 LoadActivations(const uint16_t* row, int k) {
+  const auto* const at = reinterpret_cast<const uint32_t*>(row + k);
+  return make_uint2(__ldg(at), __ldg(at + 4));
+}
+
+// The end of every result: + 0, NaN made canonical, one rounding.
+__device__ __forceinline__ void StoreResult(const Product& p, int m, int64_t n, float sum) {
+  const float value = __fadd_rn(sum, 0.0f);
+  const bool nan = value != value;
+  const uint32_t bits = nan ? 0x7fffffffu : __float_as_uint(value);
+  if (p.y_f32) {
+    static_cast<uint32_t*>(p.y)[m * p.y_pitch + n] = bits;
+  } else {
+    const uint32_t rounded = nan ? bits : bits + 0x7fffu + (bits >> 16 & 1);
+    static_cast<uint16_t*>(p.y)[m * p.y_pitch + n] = static_cast<uint16_t>(rounded >> 16);
+  }
+}
+
+// Segment sums in shared memory, [segment][column][row], added in ascending order and stored.
+template <int kRows>
+__device__ __forceinline__ void AddSegmentsAndStore(const Product& p, const float* sums,
+                                                    int columns, int64_t first_row,
+                                                    int first_column) {
+  for (int i = threadIdx.x; i < columns * kRows; i += blockDim.x) {
+    const int64_t n = first_row + i % kRows;
+    const int m = first_column + i / kRows;
+    if (n >= p.n || m >= p.m) continue;
+    float sum = sums[i];
+    for (int s = 1; s < p.segments; ++s) sum = __fadd_rn(sum, sums[s * columns * kRows + i]);
+    StoreResult(p, m, n, sum);
+  }
+}
+
+}  // namespace fulcrum::cuda

@@ -1,0 +1,21 @@
+// Activations as a tensor copy reads them. The driver's function is found at run time, so nothing
+// links to the driver.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cuda.h>
+#include <driver_types.h>
+
+#include <cstdint>
+
+namespace fulcrum::cuda {
+
+inline constexpr int kBoxK = 64;  // 128 bytes, the width of the swizzle
+
+// [m][pitch] BF16, boxes of kBoxK elements by `box_rows` rows; rows beyond m read as zeros. rows:
+// device memory, 16-byte aligned; pitch a multiple of 8 elements, at least k. The map may be made
+// again for every launch.
+cudaError_t DescribeRows(const uint16_t* rows, int m, int64_t k, int64_t pitch, int box_rows,
+                         CUtensorMap* map);
+
+}  // namespace fulcrum::cuda

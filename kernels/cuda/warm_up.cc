@@ -1,0 +1,100 @@
+// The first run of every kernel that calls on a weight may need. The runtime loads a kernel when it
+// is first launched, which takes milliseconds and memory: here, where an upload can still fail, not
+// in a call.
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "kernels/cuda/cuda_backend.h"
+
+namespace fulcrum::cuda {
+namespace {
+
+// A live launch that arrives meanwhile waits for at most so many warm-up runs.
+constexpr size_t kRunsAtOnce = 8;
+
+// Every M of a decode batch's piece: an arm may have a kernel for each. Pieces with more rows are
+// long launches, which hide a load.
+std::vector<int> WarmRows(const Arm& arm) {
+  std::vector<int> rows;
+  const int last = std::min({arm.m_max, arm.rows_per_launch, kMaxDecodeRows});
+  // Rows that are left over by full pieces may be fewer than m_min.
+  const int first = arm.m_max > arm.rows_per_launch ? 1 : arm.m_min;
+  for (int m = first; m <= last; ++m) rows.push_back(m);
+  return rows;
+}
+
+}  // namespace
+
+absl::Status CudaBackend::WarmUp(const CudaWeight& weight) {
+  const WeightSpec& spec = weight.spec();
+  const KernelShape shape(spec.format, spec.n, spec.k, weight.has_nan());
+  {
+    absl::MutexLock lock(&launch_mutex_);
+    if (warm_.contains(shape)) return absl::OkStatus();
+  }
+  const int64_t pitch = PaddedK(spec.k);
+  absl::StatusOr<DeviceBuffer> activations =
+      DeviceBuffer::Make(ordinal_, static_cast<size_t>(kMaxDecodeRows * pitch * 2));
+  absl::StatusOr<DeviceBuffer> output =
+      DeviceBuffer::Make(ordinal_, static_cast<size_t>(kMaxDecodeRows * spec.n * 4));
+  absl::StatusOr<Event> done = MakeEvent(ordinal_, EventKind::kQuiet);
+  absl::Status status = activations.status();
+  status.Update(output.status());
+  status.Update(done.status());
+  if (status.ok()) {
+    status =
+        CudaStatus(cudaMemsetAsync(activations->data(), 0, activations->size(), compute_.get()),
+                   "cudaMemsetAsync");
+  }
+  if (!status.ok()) {
+    return absl::Status(status.code(), absl::StrCat(spec.name, ": warm-up: ", status.message()));
+  }
+  for (const Arm& arm : ladder()) {
+    if (arm.format != spec.format || (arm.needs & ~device_.caps) != 0) continue;
+    status = WarmUpArm(arm,
+                       {.weight = &weight,
+                        .activations = activations->data(),
+                        .activation_pitch = pitch,
+                        .output = output->data(),
+                        .output_pitch = spec.n},
+                       *done);
+    if (!status.ok()) {
+      cudaStreamSynchronize(compute_.get());  // what was enqueued uses the buffers freed below
+      cudaGetLastError();
+      return absl::Status(status.code(),
+                          absl::StrCat(spec.name, ": warm-up of arm ", std::string(arm.name), ": ",
+                                       status.message()));
+    }
+  }
+  absl::MutexLock lock(&launch_mutex_);
+  warm_.insert(shape);
+  return absl::OkStatus();
+}
+
+absl::Status CudaBackend::WarmUpArm(const Arm& arm, ArmArgs args, const Event& done) {
+  std::vector<ArmArgs> runs;
+  for (const int m : WarmRows(arm)) {
+    for (const DType type : {DType::kBf16, DType::kF32}) {
+      args.m = m;
+      args.output_type = type;
+      runs.push_back(args);
+    }
+  }
+  for (size_t first = 0; first < runs.size(); first += kRunsAtOnce) {
+    const size_t end = std::min(runs.size(), first + kRunsAtOnce);
+    {
+      absl::MutexLock lock(&launch_mutex_);
+      for (size_t i = first; i < end; ++i) {
+        if (absl::Status s = EnqueueArm(arm, runs[i]); !s.ok()) {
+          return absl::Status(s.code(), absl::StrCat("M = ", runs[i].m, ": ", s.message()));
+        }
+      }
+    }
+    if (absl::Status s = WaitQuietly(compute_, done); !s.ok()) return s;
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace fulcrum::cuda
