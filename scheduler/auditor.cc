@@ -158,6 +158,7 @@ void Auditor::Impl::Judge(const Job& job) {
         numerics::ReferenceElement(job.arm->numerics, *job.shard->source, sample.column, x);
     if (!reference.ok()) {
       observer_.OnAudit(*job.arm, AuditResult::kError);
+      observer_.OnAuditError(job.shard->name, reference.status());
       continue;
     }
     const uint32_t expected = Bits(*reference, job.output_type);
@@ -180,6 +181,7 @@ void Auditor::Impl::Scrub(const Shard& shard) {
   const absl::StatusOr<uint64_t> checksum = shard.weight->Checksum();
   if (!checksum.ok()) {
     observer_.OnAudit(kScrubArm, AuditResult::kError);
+    observer_.OnAuditError(shard.name, checksum.status());
     return;
   }
   const bool match = *checksum == shard.checksum;

@@ -60,8 +60,9 @@ absl::StatusOr<std::shared_ptr<const LeverSnapshot>> LeverStore::Set(
     }
     if (base->latched[index] && !beats_latch) {
       return absl::FailedPreconditionError(absl::StrFormat(
-          "lever %s is latched to '%s' by %s; change it there and restart", change.lever,
-          base->levers.Print(static_cast<Lever>(index)), Name(base->source[index])));
+          "lever %s is latched to '%s' (its value is from: %s); only a restart without it in "
+          "latched_levers of the configuration and in FULCRUM_LATCHED_LEVERS opens it",
+          change.lever, base->levers.Print(static_cast<Lever>(index)), Name(base->source[index])));
     }
   }
 

@@ -24,7 +24,8 @@
 
 namespace fulcrum {
 
-// Rising precedence; a latched value (configuration or environment) beats journal and rpc.
+// Rising precedence; a latched value (configuration or environment) beats what comes after. Nothing
+// keeps changes over a restart yet: kJournal is reserved for what will, and no value has it.
 enum class LeverSource : uint8_t { kBuiltIn, kProfile, kConfig, kEnvironment, kJournal, kRpc };
 std::string_view Name(LeverSource source);
 

@@ -58,6 +58,8 @@ class Observer {
   virtual void OnDeclined(const Arm& /*asked*/, const Arm& /*ran*/, std::string_view /*reason*/) {}
   virtual void OnQueue(int64_t /*rows*/, int64_t /*bytes*/) {}  // now waiting
   virtual void OnAudit(const Arm&, AuditResult) {}
+  // Beside each AuditResult::kError: the shard's file changed, cannot be read, ...
+  virtual void OnAuditError(std::string_view /*shard*/, const absl::Status& /*why*/) {}
   virtual void OnIncident(const Incident&) {}
   virtual void OnDeviceFault(std::string_view /*device*/, const absl::Status&) {}
 };

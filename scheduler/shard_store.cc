@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
+#include "kernels/weights/tensor_info.h"
 
 namespace fulcrum {
 
@@ -47,7 +48,7 @@ class ShardStore::Memory {
 namespace {
 
 absl::Status NotFound(std::string_view name) {
-  return absl::NotFoundError(absl::StrFormat("no shard %s is loaded", name));
+  return absl::NotFoundError(absl::StrFormat("no shard %s is loaded", Quoted(name)));
 }
 
 absl::Status WrongState(const ShardInfo& info, std::string_view wanted) {
@@ -178,8 +179,9 @@ absl::StatusOr<std::shared_ptr<void>> ShardStore::Place(const LoadRequest& reque
   }
   if (best == backends_.size()) {
     if (!request.device.empty() && seen.find(request.device) == std::string::npos) {
-      return absl::InvalidArgumentError(absl::StrFormat(
-          "shard %s: no healthy device '%s'; others are: %s", request.name, request.device, seen));
+      return absl::InvalidArgumentError(
+          absl::StrFormat("shard %s: no healthy device %s; others are: %s", request.name,
+                          Quoted(request.device), seen));
     }
     return absl::UnavailableError(
         absl::StrFormat("shard %s: no healthy device to place it on", request.name));
@@ -188,10 +190,11 @@ absl::StatusOr<std::shared_ptr<void>> ShardStore::Place(const LoadRequest& reque
   const DeviceInfo& device = backends_[best]->device();
   const int64_t bytes = backends_[best]->ResidentBytes(spec);
   if (!memory_->Reserve(best, bytes, device.memory_bytes)) {
-    return absl::ResourceExhaustedError(absl::StrFormat(
-        "shard %s needs %d bytes on device %s, which has %d of %d free; unload a shard first",
-        request.name, bytes, device.id, memory_->Room(best, device.memory_bytes),
-        device.memory_bytes));
+    return absl::ResourceExhaustedError(
+        absl::StrFormat("shard %s needs %d bytes on device %s, which has %d of %d free; unload a "
+                        "shard, or raise the configuration's memory_budget_bytes",
+                        request.name, bytes, device.id, memory_->Room(best, device.memory_bytes),
+                        device.memory_bytes));
   }
   return std::shared_ptr<void>(
       nullptr, [memory = memory_, best, bytes](void*) { memory->Release(best, bytes); });

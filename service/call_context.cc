@@ -72,7 +72,9 @@ std::string ChooseCallId(std::string_view in_request, std::string_view in_metada
 
 void EchoCallContext(std::string_view id, const CallContext& call,
                      grpc::ServerContextBase* context) {
-  if (!id.empty() && IsPrintable(id)) context->AddInitialMetadata(kCallIdKey, std::string(id));
+  if (!id.empty() && id.size() <= kMaxCallIdBytes && IsPrintable(id)) {
+    context->AddInitialMetadata(kCallIdKey, std::string(id));
+  }
   if (!call.traceparent.empty()) context->AddInitialMetadata("traceparent", call.traceparent);
   if (!call.tracestate.empty()) context->AddInitialMetadata("tracestate", call.tracestate);
 }

@@ -6,7 +6,10 @@
 #include <cmath>
 #include <cstring>
 #include <fstream>
+#include <memory>
+#include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
@@ -33,6 +36,10 @@ class Errors : public google::protobuf::io::ErrorCollector {
   void AddError(int line, int column, const std::string& message) override {
     Add(absl::StrFormat("%s:%d:%d", origin_, line + 1, column + 1), message);
   }
+  // Unknown fields, which do not stop the parser.
+  void AddWarning(int line, int column, const std::string& message) override {
+    AddError(line, column, message);
+  }
   void Add(std::string_view place, std::string_view message) {
     list_.push_back(absl::StrFormat("%s: %s", place, message));
   }
@@ -40,6 +47,7 @@ class Errors : public google::protobuf::io::ErrorCollector {
     if (list_.empty()) return absl::OkStatus();
     return absl::InvalidArgumentError(absl::StrJoin(list_, "\n"));
   }
+  std::vector<std::string>& list() { return list_; }
 
  private:
   const std::string origin_;
@@ -177,7 +185,6 @@ class Converter {
         break;
       }
       case v1::ModelSource::SOURCE_NOT_SET:
-        Fail(path, "has no source; set one of: checkpoint, synthetic, shards");
         break;
     }
     return out;
@@ -234,24 +241,72 @@ class Converter {
   Errors& errors_;
 };
 
+// Where `error` is the parser's "Unknown enumeration value of "X" for field ...": overwrites the
+// first X that stands as a value with a 0, so that the rest can be read. Places stay as they are.
+bool TakeOutEnumValue(const std::string& error, std::string* text) {
+  constexpr std::string_view kUnknown = "Unknown enumeration value of \"";
+  const size_t at = error.find(kUnknown);
+  if (at == std::string::npos) return false;
+  const size_t begin = at + kUnknown.size();
+  const std::string value = error.substr(begin, error.find('"', begin) - begin);
+  for (size_t i = text->find(value); i != std::string::npos; i = text->find(value, i + 1)) {
+    size_t before = i;
+    while (before > 0 && absl::ascii_isspace(static_cast<unsigned char>((*text)[before - 1]))) {
+      --before;
+    }
+    const size_t after = i + value.size();
+    const bool whole =
+        after == text->size() ||
+        (!absl::ascii_isalnum(static_cast<unsigned char>((*text)[after])) && (*text)[after] != '_');
+    if (before == 0 || (*text)[before - 1] != ':' || !whole) continue;
+    text->replace(i, value.size(), "0" + std::string(value.size() - 1, ' '));
+    return true;
+  }
+  return false;
+}
+
+using PlaceTree = std::unique_ptr<TextFormat::ParseInfoTree>;
+
+// The parser goes on after an unknown field but not after an unknown enum value: the value is
+// noted, taken out, and the text parsed again.
+absl::StatusOr<PlaceTree> Parse(std::string text, std::string_view origin, Errors* errors,
+                                v1::NodeConfig* proto) {
+  constexpr size_t kMost = 100;
+  std::vector<std::string> unknown_values;
+  while (true) {
+    Errors found(origin);
+    auto tree = std::make_unique<TextFormat::ParseInfoTree>();
+    TextFormat::Parser parser;
+    parser.AllowUnknownField(true);
+    parser.RecordErrorsTo(&found);
+    parser.WriteLocationsTo(tree.get());
+    google::protobuf::io::ArrayInputStream input(text.data(), static_cast<int>(text.size()));
+    const bool parsed = parser.Parse(&input, proto);
+    std::vector<std::string>& list = found.list();
+    if (!parsed && unknown_values.size() < kMost && !list.empty() &&
+        TakeOutEnumValue(list.back(), &text)) {
+      unknown_values.push_back(std::move(list.back()));
+      continue;
+    }
+    list.insert(list.end(), unknown_values.begin(), unknown_values.end());
+    errors->list() = std::move(list);
+    if (parsed) return tree;
+    if (errors->list().empty()) errors->Add(origin, "not a NodeConfig in protobuf text format");
+    return errors->status();
+  }
+}
+
 }  // namespace
 
 absl::StatusOr<Config> ParseConfig(std::string_view text, std::string_view origin) {
   Errors errors(origin);
   v1::NodeConfig proto;
-  TextFormat::ParseInfoTree tree;
-  TextFormat::Parser parser;
-  parser.RecordErrorsTo(&errors);
-  parser.WriteLocationsTo(&tree);
-  google::protobuf::io::ArrayInputStream input(text.data(), static_cast<int>(text.size()));
-  if (!parser.Parse(&input, &proto)) {
-    if (errors.status().ok()) errors.Add(origin, "not a NodeConfig in protobuf text format");
-    return errors.status();
-  }
+  const absl::StatusOr<PlaceTree> tree = Parse(std::string(text), origin, &errors, &proto);
+  if (!tree.ok()) return tree.status();
   Config config;
-  PlaceRecorder(origin, &config.places, &errors).Record(proto, tree, "");
+  PlaceRecorder(origin, &config.places, &errors).Record(proto, **tree, "");
   Converter(config.places, origin, &errors).TakeAll(proto, &config);
-  if (absl::Status s = errors.status(); !s.ok()) return s;
+  config.problems = std::move(errors.list());
   return config;
 }
 

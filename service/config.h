@@ -50,7 +50,8 @@ struct SyntheticName {
 };
 struct ModelConfig {
   std::string model;
-  std::variant<CheckpointPath, SyntheticName, std::vector<ExplicitShardConfig>> source;
+  std::variant<std::monostate, CheckpointPath, SyntheticName, std::vector<ExplicitShardConfig>>
+      source;  // monostate: none was set, which CheckConfig refuses
   bool allow_nan = false;
 };
 
@@ -98,10 +99,15 @@ struct Config {
   // Where a field was set: "limits.max_queue_rows" -> "node.txtpb:12:3". What overrides a field
   // sets its own place here ("--listen"), so that an error points at what has to be changed.
   std::map<std::string, std::string> places;
+
+  // What the text has wrong although it can be read, with its place: CheckConfig lists it together
+  // with everything else.
+  std::vector<std::string> problems;
 };
 
 // Text format to Config. INVALID_ARGUMENT with "origin:line:column: ..." for text that does not
-// parse, unknown fields and enum values, and a map key given twice. Values are CheckConfig's.
+// parse. Unknown fields and enum values, and a map key given twice, are in `problems`: CheckConfig
+// refuses them and wrong values.
 absl::StatusOr<Config> ParseConfig(std::string_view text, std::string_view origin);
 absl::StatusOr<Config> LoadConfig(const std::string& path);
 

@@ -13,6 +13,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "kernels/ladder/levers.h"
 #include "service/config.h"
 #include "service/shard_name.h"
@@ -59,7 +60,7 @@ bool IsUnix(std::string_view listen) { return listen.starts_with("unix:"); }
 
 class Checker {
  public:
-  explicit Checker(const Config& config) : config_(config) {}
+  explicit Checker(const Config& config) : config_(config), problems_(config.problems) {}
 
   absl::Status Run() {
     Addresses();
@@ -143,12 +144,17 @@ class Checker {
                            "allow_insecure_bind: true if the network is trusted",
                            listen));
     }
-    // Metrics are read-only and have no TLS of their own; leaving loopback is the operator's word.
     if (config_.metrics_listen != "off") {
       const auto parts = SplitHostPort(config_.metrics_listen);
       if (!parts || !IsPort(parts->port)) {
         Fail("metrics_listen",
              absl::StrFormat("'%s'; expected host:port or off", config_.metrics_listen));
+      } else if (!IsLoopback(config_.metrics_listen) && !config_.allow_insecure_bind) {
+        Fail("metrics_listen",
+             absl::StrFormat("'%s' can be reached from other machines, and metrics are served "
+                             "without TLS, also where tls is set; listen on 127.0.0.1, or set "
+                             "allow_insecure_bind: true if the network is trusted",
+                             config_.metrics_listen));
       }
     }
   }
@@ -159,7 +165,9 @@ class Checker {
       Fail(tls.key.empty() ? "tls.certificate" : "tls.key", "needs both certificate and key");
     } else if (tls.enabled()) {
       if (const auto material = ReadTlsMaterial(tls); !material.ok()) {
-        Fail("tls", std::string(material.status().message()));
+        for (absl::string_view problem : absl::StrSplit(material.status().message(), '\n')) {
+          Fail("tls", std::string(problem));
+        }
       }
     } else if (tls.mutual()) {
       Fail("tls.client_ca", "needs certificate and key");
@@ -222,7 +230,10 @@ class Checker {
       } else if (!names.insert(model.model).second) {
         Fail(path + ".model", absl::StrFormat("'%s' is configured twice", model.model));
       }
-      if (const auto* shards = std::get_if<std::vector<ExplicitShardConfig>>(&model.source)) {
+      if (std::holds_alternative<std::monostate>(model.source)) {
+        Fail(path, "has no source; set one of: checkpoint, synthetic, shards");
+      } else if (const auto* shards =
+                     std::get_if<std::vector<ExplicitShardConfig>>(&model.source)) {
         ExplicitShards(path, *shards);
       } else if (const auto* file = std::get_if<CheckpointPath>(&model.source)) {
         if (file->path.empty()) Fail(path + ".checkpoint", "is empty");

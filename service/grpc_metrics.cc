@@ -23,7 +23,8 @@ class MetricsInterceptor final : public grpc::experimental::Interceptor {
     metrics_.GrpcStarted(method_);
   }
   ~MetricsInterceptor() override {
-    metrics_.GrpcHandled(method_, code_, absl::ToDoubleSeconds(absl::Now() - started_));
+    metrics_.GrpcHandled(method_, code_);
+    metrics_.GrpcTook(method_, absl::ToDoubleSeconds(absl::Now() - started_));
   }
 
   void Intercept(grpc::experimental::InterceptorBatchMethods* methods) override {

@@ -2,11 +2,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "service/grpc_status.h"
 
+#include <algorithm>
 #include <array>
 
 #include "absl/strings/cord.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 
 namespace fulcrum::service {
 namespace {
@@ -18,11 +20,20 @@ absl::string_view View(std::string_view s) { return {s.data(), s.size()}; }
 
 constexpr absl::string_view kTypePrefix = "type.googleapis.com/";
 
-// Proto3 strings must be UTF-8, and what was cut may end inside a character: plain ASCII is safe.
+// Proto3 strings must be UTF-8, what was cut may end inside a character, and a terminal obeys what
+// a name from outside may hold: plain ASCII, everything else as \xNN.
 std::string Printable(absl::string_view text) {
-  std::string out(text.substr(0, kMaxMessage));
-  for (char& c : out) {
-    if (static_cast<unsigned char>(c) >= 0x80) c = '?';
+  std::string out;
+  for (const char c : text.substr(0, kMaxMessage)) {
+    if (c >= 0x20 && c < 0x7f) {
+      out.push_back(c);
+    } else {
+      absl::StrAppendFormat(&out, "\\x%02x", static_cast<unsigned char>(c));
+    }
+  }
+  if (out.size() > kMaxMessage || text.size() > kMaxMessage) {
+    out.resize(std::min(out.size(), kMaxMessage));
+    out += "...";
   }
   return out;
 }

@@ -34,7 +34,8 @@ absl::Status WithPrecondition(absl::Status status, std::string_view type, std::s
 absl::Status WithInfo(absl::Status status, std::string_view reason,
                       const std::vector<std::pair<std::string, std::string>>& metadata);
 
-// The wire forms. Messages are cut to a length that fits a trailer and made valid UTF-8.
+// The wire forms. Messages are cut to a length that fits a trailer; what is not printable ASCII
+// is written as \xNN.
 google::rpc::Status ToRpcStatus(
     const absl::Status& status);  // for replies that carry a status inside
 grpc::Status ToGrpc(const absl::Status& status);

@@ -20,7 +20,7 @@ std::vector<double> BucketBounds(double first, double fine_end, double last, dou
     const double unit = std::pow(10.0, std::floor(std::log10(exact)) - 2);
     bounds.push_back(std::round(exact / unit) * unit);
   }
-  while (bounds.back() < last) bounds.push_back(bounds.back() * 2);
+  while (bounds.back() < last) bounds.push_back(bounds.back() * 4);
   return bounds;
 }
 
@@ -53,11 +53,11 @@ std::vector<prometheus::MetricFamily> HistogramFamily::Collect() const {
   family.name = name_;
   family.help = help_;
   family.type = prometheus::MetricType::Histogram;
-  family.metric.reserve(series_.size());
   for (const Series& series : series_) {
+    const Histogram::Values values = series.histogram.Collect();
+    if (values.cumulative.back() == 0) continue;
     prometheus::ClientMetric& metric = family.metric.emplace_back();
     for (const auto& [name, value] : series.labels) metric.label.push_back({name, value});
-    const Histogram::Values values = series.histogram.Collect();
     const std::span<const double> bounds = series.histogram.bounds();
     metric.histogram.bucket.reserve(values.cumulative.size());
     for (size_t i = 0; i < values.cumulative.size(); ++i) {

@@ -1,6 +1,7 @@
 // Histograms for the hot path: fixed buckets, atomic counts, no lock. One family is a
-// prometheus::Collectable with all its series made up front, so that they are scraped at zero
-// before the first observation. What is measured, and in which buckets, is metrics.h's.
+// prometheus::Collectable with all its series made up front, so that observing takes no lock; one
+// that was never observed is not exposed, since most arms never meet most phases. What is measured,
+// and in which buckets, is metrics.h's.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -17,9 +18,10 @@
 
 namespace fulcrum::service {
 
-// Upper bounds, rising: from `first` by at most `growth` until `fine_end`, then doubling until at
-// least `last`. A quantile estimated inside a fine bucket is off by less than half the growth.
-std::vector<double> BucketBounds(double first, double fine_end, double last, double growth = 1.3);
+// Upper bounds, rising: from `first` by at most `growth` until `fine_end`, then fourfold until at
+// least `last`. An estimated quantile is right within one bucket, the mean (sum over count)
+// exactly.
+std::vector<double> BucketBounds(double first, double fine_end, double last, double growth = 1.8);
 
 class Histogram {
  public:

@@ -1,5 +1,5 @@
-// The levers a node starts with: built-in < profile < configuration < environment. Later sources
-// (journal, RPC) are scheduler/lever_store.h's.
+// The levers a node starts with: built-in < profile < configuration < environment. Later changes
+// (RPC) are scheduler/lever_store.h's.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -26,7 +26,7 @@ std::span<const ProfileLever> ProfileTable();
 // `backend` is the name of the backend found ("cpu", "cuda"); `environment` is the process's, read
 // by main: spellings as in kernels/ladder/lever_aliases.h. Levers named in latched_levers, or in
 // the variable FULCRUM_LATCHED_LEVERS (names, comma-separated), keep the value that these sources
-// give: neither journal nor RPC changes them. Errors name the source, and the place or variable.
+// give: no RPC changes them. Errors name the source, and the place or variable.
 absl::StatusOr<LeverSnapshot> BuildLevers(const Config& config, std::string_view backend,
                                           const std::map<std::string, std::string>& environment);
 

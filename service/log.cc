@@ -14,16 +14,19 @@
 namespace fulcrum::service {
 namespace {
 
+constexpr size_t kMaxValue = 2048;
 constexpr std::array<std::string_view, 4> kLevels = {"debug", "info", "warn", "error"};
 
 bool NeedsQuotes(std::string_view value) {
   return value.empty() || std::any_of(value.begin(), value.end(), [](char c) {
-           return c <= ' ' || c == '"' || c == '=' || c == '\\' || c == 0x7f;
+           return c <= ' ' || c == '"' || c == '=' || c == '\\' || c >= 0x7f;
          });
 }
 
-void AppendValue(std::string& line, std::string_view value) {
-  if (!NeedsQuotes(value)) {
+void AppendValue(std::string& line, std::string_view whole) {
+  // Names come from callers and may have megabytes.
+  const std::string_view value = whole.substr(0, kMaxValue);
+  if (value.size() == whole.size() && !NeedsQuotes(value)) {
     line.append(value);
     return;
   }
@@ -34,12 +37,13 @@ void AppendValue(std::string& line, std::string_view value) {
       line.push_back(c);
     } else if (c == '\n') {
       line.append("\\n");
-    } else if ((c >= 0 && c < ' ') || c == 0x7f) {
-      absl::StrAppendFormat(&line, "\\x%02x", static_cast<unsigned>(c));
+    } else if (c < ' ' || c >= 0x7f) {
+      absl::StrAppendFormat(&line, "\\x%02x", static_cast<unsigned char>(c));
     } else {
       line.push_back(c);
     }
   }
+  if (value.size() < whole.size()) absl::StrAppendFormat(&line, "... of %d bytes", whole.size());
   line.push_back('"');
 }
 

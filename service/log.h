@@ -18,7 +18,8 @@ namespace fulcrum::service {
 enum class LogLevel { kDebug, kInfo, kWarn, kError };
 std::optional<LogLevel> ParseLogLevel(std::string_view name);  // "debug", "info", "warn", "error"
 
-// One pair of a line. Values with spaces, quotes or control characters are quoted and escaped.
+// One pair of a line. Values with spaces, quotes, control characters or bytes above ASCII are
+// quoted and escaped; long ones are cut.
 struct LogField {
   LogField(std::string_view k, std::string_view v) : key(k), value(v) {}
   LogField(std::string_view k, const std::string& v) : key(k), value(v) {}

@@ -3,9 +3,9 @@
 //
 // Exit codes: 0 after a signal and a clean stop; 1 when the node could not start or could not go on
 // (a shard that did not load, a lost device); 2 for a wrong command line or configuration.
-// Signals: SIGTERM and SIGINT drain; a second one ends the process at once. A load that is running
-// sees the stop between pieces of a weight. Whatever hangs, the process is gone a few seconds after
-// the drain's bound.
+// Signals: SIGTERM, SIGINT and SIGHUP (unless it is ignored, as under nohup) drain; a second one
+// ends the process at once. A load that is running sees the stop between pieces of a weight.
+// Whatever hangs, the process is gone a few seconds after the drain's bound.
 // SPDX-License-Identifier: Apache-2.0
 #include <malloc.h>
 #include <pthread.h>
@@ -30,9 +30,12 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/time.h"
+#include "grpc/support/log.h"
 #include "scheduler/shard_store.h"
 #include "service/config.h"
+#include "service/log.h"
 #include "service/server.h"
+#include "service/validate.h"
 
 extern char** environ;
 
@@ -81,7 +84,8 @@ void Declare(CLI::App& app, Flags& flags) {
   app.add_option("--drain-seconds", flags.drain_seconds, "bound on a graceful stop (20)");
   app.add_option("--log-level", flags.log_level, "debug, info, warn or error (info)");
   app.add_flag("--log-calls", flags.log_calls, "one log line a call");
-  app.add_flag("--validate-config", flags.validate_config, "check the configuration and exit");
+  app.add_flag("--validate-config", flags.validate_config,
+               "check everything short of loading weights, and exit");
 }
 
 // A checkpoint's name in resource names when none is given: its last path part, in the grammar's
@@ -188,6 +192,19 @@ int Fail(const absl::Status& status, int code) {
   return code;
 }
 
+// gRPC writes errors of its own to stderr beside the one sentence that a start fails with, and for
+// every stray connection. They are debug lines of our log, unless GRPC_VERBOSITY asks for gRPC's
+// own.
+void LogGrpc(const std::string& level) {
+  if (std::getenv("GRPC_VERBOSITY") != nullptr) return;
+  static const auto* const log = new Logger(ParseLogLevel(level).value_or(LogLevel::kInfo));
+  gpr_set_log_function([](gpr_log_func_args* line) {
+    log->Debug("grpc", {{"severity", gpr_log_severity_string(line->severity)},
+                        {"at", absl::StrCat(line->file, ":", line->line)},
+                        {"message", line->message}});
+  });
+}
+
 // Ends the process `after` from now unless destroyed before: nothing that hangs may outlive a stop.
 class Watchdog {
  public:
@@ -277,6 +294,11 @@ int Main(int argc, char** argv) {
   sigemptyset(&signals);
   sigaddset(&signals, SIGTERM);
   sigaddset(&signals, SIGINT);
+  // A terminal that closes stops the node like anybody else, unless nohup says otherwise.
+  struct sigaction hangup {};
+  if (sigaction(SIGHUP, nullptr, &hangup) == 0 && hangup.sa_handler != SIG_IGN) {
+    sigaddset(&signals, SIGHUP);
+  }
   pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   ::signal(SIGPIPE, SIG_IGN);
 
@@ -290,11 +312,16 @@ int Main(int argc, char** argv) {
   }
   auto config = MakeConfig(flags);
   if (!config.ok()) return Fail(config.status(), kExitUsage);
-  if (auto status = CheckConfig(*config); !status.ok()) return Fail(status, kExitUsage);
   if (flags.validate_config) {
-    std::puts("configuration is valid");
+    if (auto status = ValidateStart(*config, Environment()); !status.ok()) {
+      return Fail(status, kExitUsage);
+    }
+    std::puts(config->models.empty() ? "configuration is valid, and names no model to serve"
+                                     : "configuration is valid");
     return EXIT_SUCCESS;
   }
+  if (auto status = CheckConfig(*config); !status.ok()) return Fail(status, kExitUsage);
+  LogGrpc(config->log_level);
   return Run(*config, signals);
 }
 

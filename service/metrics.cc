@@ -57,11 +57,12 @@ void Metrics::GrpcStarted(int method) {
   if (method >= 0) grpc_[static_cast<size_t>(method)].started->Increment();
 }
 
-void Metrics::GrpcHandled(int method, absl::StatusCode code, double seconds) {
-  if (method < 0) return;
-  GrpcSeries& series = grpc_[static_cast<size_t>(method)];
-  series.handled[CodeIndex(code)]->Increment();
-  Observe(series.seconds, seconds);
+void Metrics::GrpcHandled(int method, absl::StatusCode code) {
+  if (method >= 0) grpc_[static_cast<size_t>(method)].handled[CodeIndex(code)]->Increment();
+}
+
+void Metrics::GrpcTook(int method, double seconds) {
+  if (method >= 0) Observe(grpc_[static_cast<size_t>(method)].seconds, seconds);
 }
 
 void Metrics::SetLevers(const LeverSnapshot& levers) {
@@ -103,9 +104,13 @@ void Metrics::OnLaunch(const LaunchEvent& event) {
   handles->rows[static_cast<size_t>(event.step)]->Increment(event.rows);
   handles->launches[static_cast<size_t>(event.close_reason)]->Increment();
   Observe(handles->stages[static_cast<size_t>(Stage::kGather)], event.gather);
-  Observe(handles->stages[static_cast<size_t>(Stage::kCopyIn)], event.copy_in);
   Observe(handles->stages[static_cast<size_t>(Stage::kKernel)], event.kernel);
-  Observe(handles->stages[static_cast<size_t>(Stage::kCopyOut)], event.copy_out);
+  // A device that works in the host's memory copies nothing: no series of zeros.
+  const auto copied = [&](Stage stage, double seconds) {
+    if (seconds != 0) Observe(handles->stages[static_cast<size_t>(stage)], seconds);
+  };
+  copied(Stage::kCopyIn, event.copy_in);
+  copied(Stage::kCopyOut, event.copy_out);
   Observe(handles->batch_rows, event.rows);
   // A batch above the arm's rows per launch reads the weights once a piece.
   const int64_t pieces = (event.rows + event.arm->rows_per_launch - 1) / event.arm->rows_per_launch;

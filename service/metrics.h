@@ -1,7 +1,8 @@
-// Every series of the node, declared once and made at start at zero; label values come from tables
-// (arms, enums, methods), never from callers. The scheduler reports through the Observer interface,
-// the service through the functions below; both hold handles and look nothing up by name on a
-// call's path. Exposition over HTTP is metrics_endpoint.h's.
+// Every series of the node, declared once and made at start: counters and gauges are exposed at
+// zero, histograms once observed. Label values come from tables (arms, enums, methods), never from
+// callers. The scheduler reports through the Observer interface, the service through the functions
+// below; both hold handles and look nothing up by name on a call's path. Exposition over HTTP is
+// metrics_endpoint.h's.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -71,7 +72,8 @@ class Metrics : public Observer {
   // node's; the others ignore -1.
   int GrpcMethod(std::string_view full_name) const;
   void GrpcStarted(int method);
-  void GrpcHandled(int method, absl::StatusCode code, double seconds);
+  void GrpcHandled(int method, absl::StatusCode code);  // before the caller has the status
+  void GrpcTook(int method, double seconds);            // once it is sent, or dropped
 
   void SetLevers(const LeverSnapshot& levers);
   void LeverChanged(const LeverEvent& event);

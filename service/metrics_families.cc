@@ -27,7 +27,7 @@ const std::vector<double>& BatchRowBounds() {
 }
 
 const std::vector<double>& GrpcBounds() {
-  static const auto* const bounds = new std::vector<double>(BucketBounds(20e-6, 10, 80));
+  static const auto* const bounds = new std::vector<double>(BucketBounds(20e-6, 2, 80));
   return *bounds;
 }
 
@@ -38,10 +38,11 @@ std::string_view Name(CallMethod method) {
 }
 
 std::span<const double> StageBounds(Stage stage) {
-  // A check or a copy of a few hundred KiB takes microseconds: fine to 50 ms. What waits for a
-  // device, or for a client to read, may take seconds. All see a stall of a minute.
-  static const auto* const kShort = new std::vector<double>(BucketBounds(2e-6, 0.05, 60));
-  static const auto* const kLong = new std::vector<double>(BucketBounds(2e-6, 10, 60));
+  // A check or a copy of a few hundred KiB takes microseconds: fine to 20 ms. What waits for a
+  // device, or for a client to read, may take seconds. All see a stall of a minute. Some 20 buckets
+  // each: there is a series for every arm, phase and stage.
+  static const auto* const kShort = new std::vector<double>(BucketBounds(2e-6, 0.02, 60));
+  static const auto* const kLong = new std::vector<double>(BucketBounds(1e-5, 3, 60));
   switch (stage) {
     case Stage::kAdmit:
     case Stage::kGather:
@@ -62,7 +63,8 @@ Metrics::Metrics(const MetricsSetup& setup)
       batch_rows_(std::make_shared<HistogramFamily>("fulcrum_batch_rows",
                                                     "Rows of a launch, by the arm that ran.")),
       grpc_seconds_(std::make_shared<HistogramFamily>(
-          "grpc_server_handling_seconds", "Time from the start of an RPC to its status.")) {
+          "grpc_server_handling_seconds",
+          "Time from the start of an RPC until its status is sent.")) {
   MakeTiers(setup);
   MakeCalls(setup);
   MakeLevers();
@@ -161,7 +163,9 @@ void Metrics::MakeCalls(const MetricsSetup& setup) {
   }
   auto& rejections = BuildCounter()
                          .Name("fulcrum_rejections_total")
-                         .Help("Calls that did not run, by reason.")
+                         .Help(
+                             "Calls turned away for load or drain, or taken out of the queue, "
+                             "before they ran. Calls that were wrong are in fulcrum_calls_total.")
                          .Register(*registry_);
   for (RejectReason reason : kAllRejectReasons) {
     rejections_[static_cast<size_t>(reason)] = &rejections.Add({{"reason", Label(reason)}});

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
 
 namespace fulcrum::service {
 
@@ -24,6 +25,20 @@ void NodeEvents::OnIncident(const Incident& incident) {
   if (options_.stop_device_on_mismatch && health_.StopDevice(incident.device)) {
     log_.Error("device stopped", {{"device", incident.device}, {"why", "wrong bits"}});
   }
+}
+
+void NodeEvents::OnAuditError(std::string_view shard, const absl::Status& why) {
+  constexpr absl::Duration kPause = absl::Hours(1);
+  constexpr size_t kMost = 4096;  // shards come and go; what is forgotten is only told again sooner
+  {
+    absl::MutexLock lock(&mu_);
+    const absl::Time now = absl::Now();
+    const auto known = next_warning_.find(shard);
+    if (known != next_warning_.end() && now < known->second) return;
+    if (next_warning_.size() >= kMost) next_warning_.clear();
+    next_warning_[std::string(shard)] = now + kPause;
+  }
+  log_.Warn("audit could not run", {{"shard", shard}, {"error", why}});
 }
 
 void NodeEvents::OnDeviceFault(std::string_view device, const absl::Status& status) {

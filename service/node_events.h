@@ -4,10 +4,15 @@
 #pragma once
 
 #include <functional>
+#include <map>
+#include <string>
 #include <string_view>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
 #include "kernels/backend.h"
 #include "scheduler/observer.h"
 #include "service/health.h"
@@ -43,6 +48,8 @@ class NodeEvents final : public Observer {
   }
   void OnQueue(int64_t rows, int64_t bytes) override { metrics_.OnQueue(rows, bytes); }
   void OnAudit(const Arm& arm, AuditResult result) override { metrics_.OnAudit(arm, result); }
+  // One warning a shard and hour: every audit of a shard whose file changed fails.
+  void OnAuditError(std::string_view shard, const absl::Status& why) override;
   void OnIncident(const Incident& incident) override;
   void OnDeviceFault(std::string_view device, const absl::Status& status) override;
 
@@ -52,6 +59,8 @@ class NodeEvents final : public Observer {
   NodeHealth& health_;
   const Logger& log_;
   const Options options_;
+  absl::Mutex mu_;
+  std::map<std::string, absl::Time, std::less<>> next_warning_ ABSL_GUARDED_BY(mu_);  // by shard
 };
 
 }  // namespace fulcrum::service

@@ -48,19 +48,29 @@ absl::Status ProjectionCall::Parse(const grpc::ByteBuffer& bytes) {
   return ParseProjectRequest(bytes, &request_);
 }
 
+absl::Status ProjectionCall::Expired() const {
+  node_.metrics.OnReject(RejectReason::kExpired);
+  return WithInfo(
+      absl::DeadlineExceededError("deadline passed in stage admit; the call did not run"),
+      "DEADLINE_EXCEEDED", {{"stage", std::string(Name(Stage::kAdmit))}});
+}
+
+absl::Status ProjectionCall::WithoutMessage(const grpc::ServerContextBase& context) const {
+  if (DeadlineOf(context) <= absl::Now()) return Expired();
+  return absl::CancelledError("the call ended before its message arrived");
+}
+
 absl::Status ProjectionCall::Prepare(const grpc::ServerContextBase& context, const Peer& peer) {
   id = ChooseCallId(request_.call_id, call_context_.id, node_.id,
                     node_.next_serial.fetch_add(1, std::memory_order_relaxed));
   client = peer.identity;
   deadline = DeadlineOf(context);
-  if (auto status = node_.health.CheckNode(); !status.ok()) return status;
-  if (auto status = node_.authorizer.CheckCaller(peer); !status.ok()) return status;
-  if (deadline <= arrived) {
-    node_.metrics.OnReject(RejectReason::kExpired);
-    return WithInfo(
-        absl::DeadlineExceededError("deadline passed in stage admit; the call did not run"),
-        "DEADLINE_EXCEEDED", {{"stage", std::string(Name(Stage::kAdmit))}});
+  if (auto status = node_.health.CheckNode(); !status.ok()) {
+    node_.metrics.OnReject(RejectReason::kDraining);
+    return status;
   }
+  if (auto status = node_.authorizer.CheckCaller(peer); !status.ok()) return status;
+  if (deadline <= arrived) return Expired();
   if (auto status = Admit(request_, node_.rules, node_.shards, this, &layout_); !status.ok()) {
     return status;
   }
@@ -130,7 +140,7 @@ void ProjectionCall::CountAnswer(const absl::Status& status) {
   node_.metrics.CallAnswered(method_, status.code());
 }
 
-void ProjectionCall::Report(const absl::Status& status) {
+absl::Time ProjectionCall::Report(const absl::Status& status) {
   node_.metrics.CallOver();
   const absl::Time now = absl::Now();
   if (arm_ != nullptr) {
@@ -140,7 +150,7 @@ void ProjectionCall::Report(const absl::Status& status) {
       node_.metrics.CallStage(*arm_, phase, stage, Seconds(stages_, stage));
     }
   }
-  if (!node_.log_calls) return;
+  if (!node_.log_calls) return now;
   node_.log.Info("call", {{"id", id},
                           {"method", Name(method_)},
                           {"code", CodeName(status.code())},
@@ -158,6 +168,7 @@ void ProjectionCall::Report(const absl::Status& status) {
                           {"queue", Seconds(stages_, Stage::kQueue)},
                           {"kernel", Seconds(stages_, Stage::kKernel)},
                           {"reply", Seconds(stages_, Stage::kReply)}});
+  return now;
 }
 
 }  // namespace fulcrum::service

@@ -45,6 +45,10 @@ class ProjectionCall : public Call {
   // The call's clock starts here.
   ProjectionCall(ProjectionNode& node, CallMethod method);
 
+  // What a call ends with whose caller went away, or whose deadline passed, before it was all
+  // there.
+  absl::Status WithoutMessage(const grpc::ServerContextBase& context) const;
+
   // Reads the message. INVALID_ARGUMENT when it is none, RESOURCE_EXHAUSTED above the node's limit.
   absl::Status Parse(const grpc::ByteBuffer& bytes);
 
@@ -65,11 +69,13 @@ class ProjectionCall : public Call {
   void NoteResult(const CallResult& result);  // first thing in Complete
   // Exactly once each: before the reply goes to gRPC, and when it is sent or was dropped.
   void CountAnswer(const absl::Status& status);
-  void Report(const absl::Status& status);
+  absl::Time Report(const absl::Status& status);  // when the call was over
 
   ProjectionNode& node_;
 
  private:
+  absl::Status Expired() const;
+
   const CallMethod method_;
   ProjectRequest request_;
   CallContext call_context_;

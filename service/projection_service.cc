@@ -5,7 +5,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/time/clock.h"
 #include "service/projection_stream.h"
 
 namespace fulcrum::service {
@@ -56,7 +55,7 @@ class UnaryCall final : public ProjectionCall, public grpc::ServerUnaryReactor {
   void OnCancel() override { node_.scheduler.Cancel(this); }
 
   void OnDone() override {
-    Report(status_);
+    node_.metrics.GrpcTook(metric_, absl::ToDoubleSeconds(Report(status_) - arrived));
     self_.reset();
   }
 
@@ -66,6 +65,8 @@ class UnaryCall final : public ProjectionCall, public grpc::ServerUnaryReactor {
 
  private:
   absl::Status Begin(const grpc::ByteBuffer& bytes) {
+    // gRPC calls the handler without a message when the call has ended already.
+    if (!bytes.Valid()) return WithoutMessage(*context_);
     absl::Status status = ReadCallContext(*context_, &call_context());
     if (status.ok()) status = Parse(bytes);
     const Peer peer = PeerOf(*context_);
@@ -77,8 +78,7 @@ class UnaryCall final : public ProjectionCall, public grpc::ServerUnaryReactor {
   void End(absl::Status status) {
     status_ = std::move(status);
     CountAnswer(status_);
-    node_.metrics.GrpcHandled(metric_, status_.code(),
-                              absl::ToDoubleSeconds(absl::Now() - arrived));
+    node_.metrics.GrpcHandled(metric_, status_.code());
     Finish(ToGrpc(status_));
   }
 

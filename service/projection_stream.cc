@@ -295,7 +295,8 @@ void ProjectionStream::OnDone() {
     absl::MutexLock lock(&mu_);
     code = final_status_.code();
   }
-  node_.metrics.GrpcHandled(metric_, code, absl::ToDoubleSeconds(absl::Now() - started_));
+  node_.metrics.GrpcHandled(metric_, code);
+  node_.metrics.GrpcTook(metric_, absl::ToDoubleSeconds(absl::Now() - started_));
   registry_.Remove(this);  // the last use of the node
 }
 

@@ -304,6 +304,13 @@ void Server::Impl::Load() {
     Fail(outcome);
   } else {
     health_.SetLoaded();
+    if (summary.loaded == 0) {
+      log_.Warn("no shard is configured",
+                {{"hint", config_.weight_roots.empty()
+                              ? "this node can answer no call: set models, or "
+                                "weight_roots for LoadShard"
+                              : "calls are answered once LoadShard was called"}});
+    }
     log_.Info("serving", {{"shards", summary.loaded},
                           {"resident_bytes", summary.resident_bytes},
                           {"skipped_tensors", summary.skipped.size()},

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <map>
@@ -199,7 +200,48 @@ absl::Status Expand(const ModelConfig& model, std::vector<Item>* items, LoadSumm
   return absl::OkStatus();
 }
 
+// The devices' memory against the sum of what is to be resident; 0 = without a bound.
+absl::Status CheckRoom(const std::vector<Item>& items, const std::vector<Backend*>& devices) {
+  int64_t room = 0, needed = 0;
+  for (const Backend* device : devices) {
+    if (device->device().memory_bytes <= 0) return absl::OkStatus();
+    room += device->device().memory_bytes;
+  }
+  for (const Item& item : items) {
+    if (item.source != nullptr) needed += devices.front()->ResidentBytes(item.source->spec());
+  }
+  if (needed <= room) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrFormat(
+      "the shards need %d bytes, the devices have %d (memory_budget_bytes)", needed, room));
+}
+
 }  // namespace
+
+std::vector<LoadSummary::Failed> FindLoadProblems(const std::vector<ModelConfig>& models,
+                                                  const std::vector<Backend*>& devices) {
+  std::vector<LoadSummary::Failed> problems;
+  std::vector<Item> items;
+  LoadSummary ignored;
+  for (const ModelConfig& model : models) {
+    if (absl::Status s = Expand(model, &items, &ignored); !s.ok()) {
+      problems.push_back({absl::StrFormat("models/%s", model.model), s});
+    }
+  }
+  for (const Item& item : items) {
+    absl::Status status = item.status;
+    if (status.ok()) status = CheckShardName(item.name);
+    const bool known = std::any_of(devices.begin(), devices.end(), [&item](const Backend* device) {
+      return device->device().id == item.device;
+    });
+    if (status.ok() && !item.device.empty() && !devices.empty() && !known) {
+      status = absl::InvalidArgumentError(absl::StrFormat("no device '%s'", item.device));
+    }
+    if (!status.ok()) problems.push_back({item.name, status});
+  }
+  if (devices.empty()) return problems;
+  if (absl::Status s = CheckRoom(items, devices); !s.ok()) problems.push_back({"models", s});
+  return problems;
+}
 
 absl::StatusOr<Source> OpenConfigured(const WeightFileRef& file) {
   absl::StatusOr<Source> source = OpenTensor(file.path, file.tensor);

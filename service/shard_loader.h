@@ -50,6 +50,11 @@ struct LoadSummary {
   bool stopped = false;          // the stop flag was set; what is not in the lists was not tried
 };
 
+// What LoadAll would fail with before it reads a weight: models and tensors that cannot be opened,
+// devices that are not there, and more bytes than the devices have. None of `devices`: not checked.
+std::vector<LoadSummary::Failed> FindLoadProblems(const std::vector<ModelConfig>& models,
+                                                  const std::vector<Backend*>& devices);
+
 class ShardLoader {
  public:
   // The store outlives the loader. `weight_roots` are folders that exist (CheckConfig).

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
+#include "kernels/weights/tensor_info.h"
 
 namespace fulcrum::service {
 namespace {
@@ -16,22 +17,14 @@ bool IsLower(char c) { return c >= 'a' && c <= 'z'; }
 bool IsUpper(char c) { return c >= 'A' && c <= 'Z'; }
 bool IsPunctuation(char c) { return c == '.' || c == '_' || c == '-'; }
 
-// The bytes of a name that was refused, safe to print and not longer than a line.
-std::string Shown(std::string_view text) {
-  std::string out;
-  for (char c : text.substr(0, 80)) out.push_back(c >= 0x20 && c < 0x7f ? c : '?');
-  if (text.size() > 80) out += "...";
-  return out;
-}
-
 absl::Status CheckPart(std::string_view what, std::string_view text, size_t max, bool upper) {
   bool legal = !text.empty() && text.size() <= max && text != "." && text != "..";
   for (char c : text)
     legal &= IsDigit(c) || IsLower(c) || IsPunctuation(c) || (upper && IsUpper(c));
   if (legal) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      absl::StrFormat("%s name '%s' (%d bytes); expected 1 to %d characters of [%sa-z0-9._-]", what,
-                      Shown(text), text.size(), max, upper ? "A-Z" : ""));
+      absl::StrFormat("%s name %s (%d bytes); expected 1 to %d characters of [%sa-z0-9._-]", what,
+                      Quoted(text), text.size(), max, upper ? "A-Z" : ""));
 }
 
 }  // namespace
@@ -49,7 +42,7 @@ absl::Status CheckShardName(std::string_view name) {
       absl::StrSplit(absl::string_view(name.data(), name.size()), '/');
   if (parts.size() != 4 || parts[0] != "models" || parts[2] != "shards") {
     return absl::InvalidArgumentError(
-        absl::StrFormat("'%s'; expected models/{model}/shards/{shard}", Shown(name)));
+        absl::StrFormat("%s; expected models/{model}/shards/{shard}", Quoted(name)));
   }
   if (absl::Status s = CheckModelName(parts[1]); !s.ok()) return s;
   return CheckShardLeaf(parts[3]);
@@ -59,8 +52,7 @@ absl::Status CheckShardParent(std::string_view name) {
   const std::vector<std::string> parts =
       absl::StrSplit(absl::string_view(name.data(), name.size()), '/');
   if (parts.size() != 2 || parts[0] != "models") {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("'%s'; expected models/{model}", Shown(name)));
+    return absl::InvalidArgumentError(absl::StrFormat("%s; expected models/{model}", Quoted(name)));
   }
   return CheckModelName(parts[1]);
 }

@@ -14,6 +14,7 @@
 #include <fstream>
 #include <memory>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 
 namespace fulcrum::service {
@@ -107,35 +108,60 @@ absl::StatusOr<absl::Time> Expiry(const std::string& path, const X509& certifica
 
 absl::StatusOr<TlsMaterial> ReadTlsMaterial(const TlsFiles& files) {
   TlsMaterial material;
-  const absl::StatusOr<std::string> certificate = ReadPem(files.certificate);
-  if (!certificate.ok()) return certificate.status();
-  const absl::StatusOr<std::string> key = ReadPem(files.key);
-  if (!key.ok()) return key.status();
-
-  const absl::StatusOr<X509Ptr> leaf = ParseCertificates(files.certificate, *certificate);
-  if (!leaf.ok()) return leaf.status();
-  const absl::StatusOr<KeyPtr> parsed_key = ParseKey(files.key, *key);
-  if (!parsed_key.ok()) return parsed_key.status();
-  const bool match = X509_check_private_key(leaf->get(), parsed_key->get()) == 1;
-  ERR_clear_error();
-  if (!match) {
-    return absl::InvalidArgumentError(absl::StrFormat(
-        "%s is not the key of the first certificate in %s", files.key, files.certificate));
-  }
-  const absl::StatusOr<absl::Time> expiry = Expiry(files.certificate, **leaf);
-  if (!expiry.ok()) return expiry.status();
-
-  if (files.mutual()) {
-    absl::StatusOr<std::string> client_ca = ReadPem(files.client_ca);
-    if (!client_ca.ok()) return client_ca.status();
-    if (const auto ca = ParseCertificates(files.client_ca, *client_ca); !ca.ok()) {
-      return ca.status();
+  absl::Status problems;
+  const auto note = [&problems](const absl::Status& status) {
+    problems = problems.ok() ? status
+                             : absl::Status(problems.code(), absl::StrCat(problems.message(), "\n",
+                                                                          status.message()));
+  };
+  const auto read = [&note](const std::string& path, std::string* pem) {
+    absl::StatusOr<std::string> text = ReadPem(path);
+    if (!text.ok()) {
+      note(text.status());
+      return false;
     }
-    material.client_ca = *std::move(client_ca);
+    *pem = *std::move(text);
+    return true;
+  };
+  X509Ptr leaf;
+  if (read(files.certificate, &material.certificate)) {
+    absl::StatusOr<X509Ptr> parsed = ParseCertificates(files.certificate, material.certificate);
+    if (parsed.ok()) {
+      leaf = *std::move(parsed);
+    } else {
+      note(parsed.status());
+    }
   }
-  material.certificate = *certificate;
-  material.key = *key;
-  material.expiry = *expiry;
+  KeyPtr key;
+  if (read(files.key, &material.key)) {
+    absl::StatusOr<KeyPtr> parsed = ParseKey(files.key, material.key);
+    if (parsed.ok()) {
+      key = *std::move(parsed);
+    } else {
+      note(parsed.status());
+    }
+  }
+  if (leaf != nullptr && key != nullptr) {
+    const bool match = X509_check_private_key(leaf.get(), key.get()) == 1;
+    ERR_clear_error();
+    if (!match) {
+      note(absl::InvalidArgumentError(absl::StrFormat(
+          "%s is not the key of the first certificate in %s", files.key, files.certificate)));
+    }
+  }
+  if (leaf != nullptr) {
+    const absl::StatusOr<absl::Time> expiry = Expiry(files.certificate, *leaf);
+    if (expiry.ok()) {
+      material.expiry = *expiry;
+    } else {
+      note(expiry.status());
+    }
+  }
+  if (files.mutual() && read(files.client_ca, &material.client_ca)) {
+    const absl::StatusOr<X509Ptr> parsed = ParseCertificates(files.client_ca, material.client_ca);
+    if (!parsed.ok()) note(parsed.status());
+  }
+  if (!problems.ok()) return problems;
   return material;
 }
 

@@ -21,8 +21,8 @@ struct TlsMaterial {
   friend bool operator==(const TlsMaterial&, const TlsMaterial&) = default;
 };
 
-// Errors name the file and what is wrong with it; they never print what it holds. A pair that is
-// replaced file by file is refused in between, since its halves do not match.
+// Errors name each file and what is wrong with it, one a line; they never print what it holds. A
+// pair that is replaced file by file is refused in between, since its halves do not match.
 absl::StatusOr<TlsMaterial> ReadTlsMaterial(const TlsFiles& files);
 
 }  // namespace fulcrum::service

@@ -1,6 +1,7 @@
 # Starting and stopping a node: SIGTERM under load, during loading, with streams open, with a request
 # half received. Cases P067, P068, P069, P089, P093, P094, P095.
 # SPDX-License-Identifier: Apache-2.0
+import signal
 import threading
 import unittest
 
@@ -44,6 +45,12 @@ class Lifecycle(unittest.TestCase):
             self.assertEqual(code_of(project, node.channel(), request()), UNAVAILABLE)
             self.assertEqual(node.wait_exit(), 0, node.log())
         self.assertLessEqual(set(load.codes), {OK, UNAVAILABLE}, load.details[:5])
+
+    def test_sighup_drains_too(self):
+        with Node() as node:
+            node.process.send_signal(signal.SIGHUP)
+            self.assertEqual(node.wait_exit(), 0, node.log())
+            self.assertIn("event=stopped", node.log())
 
     def test_sigterm_while_a_request_is_half_received(self):  # P094
         with Node("limits { max_prefill_rows: 4096 max_queue_rows: 4096 }\n" + SMALL) as node:
@@ -123,6 +130,19 @@ class Lifecycle(unittest.TestCase):
             self.assertIn(why, node.log())
             node.process.stdout.close()
             node.folder.cleanup()
+
+    def test_a_taken_port_is_one_sentence(self):
+        with Node() as node:
+            second = Node(f'listen: "{node.address}"\n' + SMALL, wait=False)
+            self.assertEqual(second.wait_exit(), 1)
+            self.assertEqual(len(second.lines), 1, second.log())
+            self.assertIn(node.address, second.log())
+            second.process.stdout.close()
+            second.folder.cleanup()
+
+    def test_a_node_without_shards_says_so(self):
+        with Node("") as node:
+            self.assertIn('event="no shard is configured"', node.log())
 
 
 if __name__ == "__main__":

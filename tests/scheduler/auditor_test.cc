@@ -4,8 +4,10 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cstring>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -145,6 +147,26 @@ TEST_F(AuditorTest, ScrubsByItselfShardByShard) {
   } observer;
   Auditor auditor(store_, observer, {.scrub_interval = absl::Microseconds(1)});
   observer.enough.WaitForNotification();
+}
+
+TEST_F(AuditorTest, WhatCannotBeReadIsToldWithTheShardAndTheReason) {
+  class Gone : public test::MemoryWeight {
+   public:
+    Gone() : MemoryWeight(test::RandomFp8(kN, kK, test::WeightKind::kGaussian, 3)) {}
+    absl::Status ReadRows(int64_t row, int64_t count, std::span<std::byte> out) const override {
+      if (gone) return absl::DataLossError("the file changed");
+      return MemoryWeight::ReadRows(row, count, out);
+    }
+    std::atomic<bool> gone = false;
+  };
+  const auto source = std::make_shared<Gone>();
+  shard_ = *store_.Load(
+      {.name = "g", .family = Family::kFfnDown, .source = source, .device = "", .expect_hash = ""});
+  source->gone = true;
+  Offer(std::vector<std::byte>(kM * kN * 2), DType::kBf16);
+  const auto totals = observer_.totals();
+  EXPECT_EQ(totals.audits.at(AuditResult::kError), 50);
+  EXPECT_EQ(totals.audit_errors.at("g").message(), "the file changed");
 }
 
 }  // namespace

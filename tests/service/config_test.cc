@@ -5,6 +5,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "tests/support/weight_files.h"
 
@@ -18,8 +20,11 @@ Config Parsed(const std::string& text) {
   EXPECT_TRUE(config.ok()) << config.status();
   return config.ok() ? *std::move(config) : Config{};
 }
+// What reading alone finds, the rest of the text being right.
 std::string ParseError(const std::string& text) {
-  return std::string(ParseConfig(text, "node.txtpb").status().message());
+  const absl::StatusOr<Config> config = ParseConfig(text, "node.txtpb");
+  if (!config.ok()) return std::string(config.status().message());
+  return std::string(CheckConfig(*config).message());
 }
 std::string CheckError(const std::string& text) {
   return std::string(CheckConfig(Parsed(text)).message());
@@ -97,7 +102,7 @@ TEST(Config, EveryKindOfFieldIsTaken) {
 }
 
 TEST(Config, TextErrorsCarryLineAndColumn) {
-  EXPECT_EQ(ParseError("listen: \"a:1\"\n  lisen: \"b:2\"\n"),
+  EXPECT_EQ(ParseError("listen: \"[::1]:1\"\n  lisen: \"b:2\"\n"),
             "node.txtpb:2:8: Message type \"fulcrum.v1.NodeConfig\" has no field named \"lisen\".");
   EXPECT_THAT(ParseError("limits {\n  max_queue_rows: \"many\"\n}"),
               HasSubstr("node.txtpb:2:19: "));
@@ -113,7 +118,8 @@ TEST(Config, ValuesTheTextFormatLetsThroughAreRefusedWithTheirPlace) {
             "node.txtpb:2:1: default_policy: 99 is not a policy");
   EXPECT_EQ(ParseError("models { model: \"a\" }"),
             "node.txtpb:1:1: models[0]: has no source; set one of: checkpoint, synthetic, shards");
-  EXPECT_EQ(ParseError("models {\n model: \"a\"\n shards { shard { family: 77 } }\n}"),
+  EXPECT_EQ(ParseError("models {\n model: \"a\"\n shards { shard { family: 77 name: \"s\" path: "
+                       "\"p\" tensor: \"t\" } }\n}"),
             "node.txtpb:3:19: models[0].shards.shard[0].family: 77 is not a family");
   EXPECT_EQ(ParseError("drain_seconds: nan"),
             "node.txtpb:1:1: drain_seconds: nan is not a number of seconds");
@@ -134,6 +140,30 @@ TEST(Config, ChecksListEveryProblemWithItsPlace) {
             "node.txtpb:2:10: limits.max_stream_calls: -5; expected 1 to 65536");
 }
 
+TEST(Config, EveryProblemIsListedWhateverItsKind) {
+  const test::TempDir dir;
+  const std::string errors = ParseError(
+      absl::StrCat("lisen: \"a\"\n"
+                   "default_policy: POLICY_BEST\n"
+                   "models { model: \"A\" }\n"
+                   "models { model: \"b\" shards { shard { family: FAMILY_NOPE name: \"x\" } } }\n"
+                   "tls { certificate: \"",
+                   dir.At("c"), "\" key: \"", dir.At("k"), "\" client_ca: \"", dir.At("ca"),
+                   "\" }\n"
+                   "audit { scrub: 1 }\n"
+                   "drain_seconds: -1\n"));
+  for (const std::string& part :
+       {std::string("no field named \"lisen\""), std::string("\"POLICY_BEST\""),
+        std::string("models[0]: has no source"), std::string("models[0].model: model name 'A'"),
+        std::string("\"FAMILY_NOPE\""), std::string("models[1].shards.shard[0].path: is not set"),
+        dir.At("c") + ": No such file", dir.At("k") + ": No such file",
+        dir.At("ca") + ": No such file", std::string("no field named \"scrub\""),
+        std::string("drain_seconds: -1s")}) {
+    EXPECT_THAT(errors, HasSubstr(part));
+  }
+  EXPECT_EQ(11 + 1, std::count(errors.begin(), errors.end(), '\n') + 1) << errors;  // and tensor
+}
+
 TEST(Config, WhatOverridesAFieldIsBlamedForIt) {
   Config config = Parsed("listen: \"127.0.0.1:1\"");
   config.listen = "nonsense";
@@ -147,6 +177,8 @@ TEST(Config, AnAddressOthersReachNeedsTlsOrTheOperatorsWord) {
   EXPECT_THAT(CheckError("listen: \"[::]:50051\""), HasSubstr("allow_insecure_bind"));
   EXPECT_THAT(CheckError("listen: \"example.com:50051\""), HasSubstr("allow_insecure_bind"));
   EXPECT_EQ(CheckError("listen: \"0.0.0.0:50051\" allow_insecure_bind: true"), "");
+  EXPECT_THAT(CheckError("metrics_listen: \"0.0.0.0:9464\""), HasSubstr("without TLS"));
+  EXPECT_EQ(CheckError("metrics_listen: \"0.0.0.0:9464\" allow_insecure_bind: true"), "");
   for (const char* loopback : {"127.0.0.1:1", "127.9.9.9:1", "localhost:1", "[::1]:1", "unix:/s"}) {
     EXPECT_TRUE(IsLoopback(loopback)) << loopback;
   }

@@ -78,6 +78,11 @@ TEST(GrpcStatus, LongAndForeignTextFitsATrailer) {
   Parsed(wire);
 }
 
+TEST(GrpcStatus, WhatATerminalWouldObeyIsEscaped) {
+  const grpc::Status wire = ToGrpc(absl::NotFoundError("a\n\x1b[31mb \xc3\xa9 c"));
+  EXPECT_EQ("a\\x0a\\x1b[31mb \\xc3\\xa9 c", wire.error_message());
+}
+
 TEST(GrpcStatus, QuotedNamesAreBoundedAndEscaped) {
   EXPECT_EQ("\"models/m\"", Quoted("models/m"));
   EXPECT_EQ("\"a\\n\\\"\"", Quoted("a\n\""));

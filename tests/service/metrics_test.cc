@@ -1,5 +1,5 @@
-// Every series is there at zero from the start, names and labels are those that dashboards rely on,
-// and the buckets can answer what is asked of them.
+// Counters and gauges are there at zero from the start, names and labels are those that dashboards
+// rely on, and the buckets can answer what is asked of them.
 // SPDX-License-Identifier: Apache-2.0
 #include "service/metrics.h"
 
@@ -44,8 +44,16 @@ std::string Series(const std::string& name, const std::string& extra) {
   return name + "{" + extra + "phase=\"ffn\",";
 }
 
+void ObserveEveryHistogram(Metrics& metrics) {
+  test::FakeBackend backend;
+  const auto shard = test::MakeShard(backend, "models/m/shards/s", 5, Family::kFfnDown);
+  metrics.OnLaunch({.arm = &AnArm(), .shard = shard.get(), .rows = 1, .kernel = 1e-3});
+  metrics.GrpcTook(0, 1e-3);
+}
+
 TEST(Metrics, NamesTypesAndLabelsAreTheContract) {
-  const Metrics metrics(OneDevice());
+  Metrics metrics(OneDevice());
+  ObserveEveryHistogram(metrics);
   std::map<std::string, std::string> got;
   for (const auto& collectable : metrics.collectables()) {
     for (const auto& family : collectable->Collect()) {
@@ -90,21 +98,36 @@ TEST(Metrics, NamesTypesAndLabelsAreTheContract) {
   EXPECT_EQ(want, got);
 }
 
-TEST(Metrics, EverySeriesIsThereAtZero) {
+TEST(Metrics, CountersAndGaugesAreThereAtZeroHistogramsOnceObserved) {
   const Metrics metrics(OneDevice());
-  size_t histograms = 0;
+  size_t launches = 0;
   for (const auto& collectable : metrics.collectables()) {
     for (const auto& family : collectable->Collect()) {
       for (const auto& metric : family.metric) {
         if (family.name == "fulcrum_build_info") continue;
         EXPECT_EQ(0, metric.counter.value) << family.name;
         EXPECT_EQ(0, metric.gauge.value) << family.name;
-        EXPECT_EQ(0u, metric.histogram.sample_count) << family.name;
+        EXPECT_NE(prometheus::MetricType::Histogram, family.type) << family.name;
       }
-      if (family.name == "fulcrum_stage_seconds") histograms = family.metric.size();
+      if (family.name == "fulcrum_launches_total") launches = family.metric.size();
     }
   }
-  EXPECT_EQ(std::size(test::kCudaLikeLadder) * kAllPhases.size() * kAllStages.size(), histograms);
+  EXPECT_EQ(std::size(test::kCudaLikeLadder) * kAllPhases.size() * kAllCloseReasons.size(),
+            launches);
+}
+
+// What a scrape costs, before and after one call.
+TEST(Metrics, AScrapeIsSmall) {
+  Metrics metrics(OneDevice());
+  const auto lines = [&metrics] {
+    const std::string text = metrics.Text();
+    return std::count(text.begin(), text.end(), '\n');
+  };
+  const auto fresh = lines();
+  EXPECT_LT(fresh, 2000);
+  ObserveEveryHistogram(metrics);
+  EXPECT_GT(lines(), fresh);
+  EXPECT_LT(lines(), fresh + 150);
 }
 
 TEST(Metrics, EventsAddToTheirSeries) {
@@ -187,7 +210,7 @@ double Quantile(const Histogram::Values& values, std::span<const double> bounds,
   return bounds.back();
 }
 
-TEST(StageBuckets, QuantilesAreWithinFifteenPercent) {
+TEST(StageBuckets, QuantilesAreRightWithinABucket) {
   std::mt19937_64 random(1);
   for (Stage stage : {Stage::kQueue, Stage::kKernel, Stage::kReply}) {
     // Log-normal around medians from 20 us to 2 s, narrow and wide.
@@ -204,8 +227,10 @@ TEST(StageBuckets, QuantilesAreWithinFifteenPercent) {
         const Histogram::Values values = histogram.Collect();
         for (double q : {0.5, 0.99}) {
           const double truth = all[static_cast<size_t>(q * 20000) - 1];
-          EXPECT_NEAR(1.0, Quantile(values, StageBounds(stage), q) / truth, 0.15)
-              << Name(stage) << " median " << median << " spread " << spread << " q " << q;
+          if (truth > 3) continue;  // coarse from there
+          const double ratio = Quantile(values, StageBounds(stage), q) / truth;
+          EXPECT_TRUE(ratio < 1.8 && ratio > 1 / 1.8)
+              << ratio << Name(stage) << " median " << median << " spread " << spread << " q " << q;
         }
       }
     }
@@ -217,13 +242,14 @@ TEST(StageBuckets, FineWhereItMattersAndLongEnoughForAStall) {
     const std::span<const double> bounds = StageBounds(stage);
     const bool is_short = stage == Stage::kAdmit || stage == Stage::kGather ||
                           stage == Stage::kCopyIn || stage == Stage::kCopyOut;
-    const double fine_end = is_short ? 0.05 : 10;
-    EXPECT_EQ(2e-6, bounds.front());
+    const double fine_end = is_short ? 0.02 : 3;
+    EXPECT_DOUBLE_EQ(is_short ? 2e-6 : 1e-5, bounds.front());
+    EXPECT_LE(bounds.size(), 26u);
     EXPECT_GE(bounds.back(), 60) << Name(stage);
     for (size_t i = 1; i < bounds.size(); ++i) {
       EXPECT_GT(bounds[i], bounds[i - 1]);
       if (bounds[i] <= fine_end) {
-        EXPECT_LE(bounds[i] / bounds[i - 1], 1.31) << bounds[i];
+        EXPECT_LE(bounds[i] / bounds[i - 1], 1.81) << bounds[i];
       }
     }
     // A stall of 30 s has a bucket of its own, below the last.

@@ -425,5 +425,49 @@ TEST_F(ProjectTest, OneFailedLaunchOfAHealthyDeviceFailsItsCallsOnly) {
   EXPECT_TRUE(failure().ok());
 }
 
+// A caller that goes away before it sent anything did nothing wrong.
+TEST_F(ProjectTest, ACallCancelledBeforeItsMessageIsCountedCancelled) {
+  Start();
+  grpc::GenericStub stub(NewChannel());
+  grpc::ClientContext context;
+  grpc::CompletionQueue queue;
+  auto call = stub.PrepareCall(&context, "/fulcrum.v1.ProjectionService/Project", &queue);
+  void* tag;
+  bool ok;
+  call->StartCall(nullptr);
+  ASSERT_TRUE(queue.Next(&tag, &ok));
+  context.TryCancel();
+  grpc::Status status;
+  call->Finish(&status, nullptr);
+  ASSERT_TRUE(queue.Next(&tag, &ok));
+  test::Eventually(
+      [this] { return Metric("fulcrum_calls_total{code=\"CANCELLED\",method=\"Project\"}") == 1; },
+      "the count");
+  EXPECT_EQ(0, Metric("fulcrum_calls_total{code=\"INVALID_ARGUMENT\",method=\"Project\"}"));
+  AwaitIdle();
+}
+
+// Replies larger than a client's window take their time on the wire: that time is the call's too.
+TEST_F(ProjectTest, StagesSumToAtMostTheHandlingTime) {
+  Start();
+  Load("models/m/shards/wide", 5, 1 << 17);
+  v1::ProjectRequest request = Request();
+  request.set_shards(0, "models/m/shards/wide");
+  for (int i = 0; i < 5; ++i) ASSERT_TRUE(Project(request).ok());
+  const auto sum = [this](const std::string& prefix) {
+    const std::string text = server_->metrics().Text();
+    double total = 0;
+    for (size_t at = 0; (at = text.find("\n" + prefix, at)) != std::string::npos; ++at) {
+      total += std::strtod(text.c_str() + text.find("} ", at) + 2, nullptr);
+    }
+    return total;
+  };
+  test::Eventually(
+      [&] { return sum("grpc_server_handling_seconds_count{grpc_method=\"Project\",") == 5; },
+      "the calls' end");
+  EXPECT_LE(sum("fulcrum_stage_seconds_sum{"),
+            sum("grpc_server_handling_seconds_sum{grpc_method=\"Project\","));
+}
+
 }  // namespace
 }  // namespace fulcrum

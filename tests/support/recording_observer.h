@@ -21,6 +21,7 @@ class RecordingObserver : public Observer {
     std::map<RejectReason, int64_t> rejects;
     std::map<std::string, int64_t> declined;  // "asked>ran:reason"
     std::map<AuditResult, int64_t> audits;
+    std::map<std::string, absl::Status> audit_errors;  // by shard, the last
     std::vector<Incident> incidents;
     std::vector<double> queued_seconds;
   };
@@ -58,6 +59,10 @@ class RecordingObserver : public Observer {
   void OnAudit(const Arm&, AuditResult result) override {
     absl::MutexLock lock(&mu_);
     ++totals_.audits[result];
+  }
+  void OnAuditError(std::string_view shard, const absl::Status& why) override {
+    absl::MutexLock lock(&mu_);
+    totals_.audit_errors[std::string(shard)] = why;
   }
   void OnIncident(const Incident& incident) override {
     absl::MutexLock lock(&mu_);
