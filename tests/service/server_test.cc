@@ -6,16 +6,13 @@
 #include <arpa/inet.h>
 #include <sys/socket.h>
 #include <sys/time.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include <atomic>
-#include <filesystem>
 #include <thread>
 
 #include "kernels/numerics/oracle.h"
 #include "tests/service/support/test_server.h"
-#include "tests/support/weight_files.h"
 
 namespace fulcrum {
 namespace {
@@ -313,54 +310,6 @@ TEST(ServerStart, ErrorsAreOneClearSentence) {
   const auto busy = service::Server::Start(metrics, {});
   ASSERT_FALSE(busy.ok());
   EXPECT_NE(absl::string_view::npos, busy.status().message().find("metrics_listen"));
-}
-
-TEST(ServerStart, ALivingNodesSocketIsNotTakenOver) {
-  const test::TempDir dir;
-  service::Config config = Quiet();
-  config.listen = "unix:" + dir.At("node.sock");
-  const auto health = [&] {
-    const std::string request;
-    return test::RawCall(grpc::CreateChannel(config.listen, grpc::InsecureChannelCredentials()),
-                         "/grpc.health.v1.Health/Check", request)
-        .ok();
-  };
-  auto first = service::Server::Start(config, {});
-  ASSERT_TRUE(first.ok()) << first.status();
-  const auto second = service::Server::Start(config, {});
-  EXPECT_EQ(absl::StatusCode::kUnavailable, second.status().code());
-  EXPECT_NE(absl::string_view::npos, second.status().message().find(config.listen))
-      << second.status();
-  EXPECT_TRUE(health());
-  // Nothing is left beside the socket.
-  EXPECT_EQ(1, std::distance(std::filesystem::directory_iterator(dir.path()), {}));
-  first->reset();
-  EXPECT_FALSE(std::filesystem::exists(dir.At("node.sock")));
-}
-
-TEST(ServerStart, AStaleSocketIsReplacedAndAnotherNodesIsNotRemoved) {
-  const test::TempDir dir;
-  service::Config config = Quiet();
-  const std::string path = dir.At("node.sock");
-  config.listen = "unix:" + path;
-  const auto leave_socket = [&path] {  // as a killed process does
-    sockaddr_un address{};
-    address.sun_family = AF_UNIX;
-    path.copy(address.sun_path, sizeof(address.sun_path) - 1);
-    const int fd = ::socket(AF_UNIX, SOCK_STREAM, 0);
-    EXPECT_EQ(0, ::bind(fd, reinterpret_cast<sockaddr*>(&address), sizeof(address)));
-    ::close(fd);
-  };
-  leave_socket();
-  auto node = service::Server::Start(config, {});
-  ASSERT_TRUE(node.ok()) << node.status();
-  std::filesystem::remove(path);
-  leave_socket();
-  node->reset();
-  EXPECT_TRUE(std::filesystem::exists(path));
-  std::filesystem::remove(path);
-  dir.Write("node.sock", "a file");
-  EXPECT_EQ(absl::StatusCode::kUnavailable, service::Server::Start(config, {}).status().code());
 }
 
 TEST(ServerStart, AShardThatDoesNotLoadIsAFailureOfTheNode) {
