@@ -49,9 +49,9 @@ run "build" ninja -C build/release fulcrumd fulcrum
 # A small BF16 checkpoint, and what its owner would make of it. Kept for the next time.
 if [ ! -s "$work/q2_0.gguf" ]; then
   run "make a checkpoint" python3 deploy/make_checkpoint.py "$work/bf16.safetensors"
-  run "quantize to fp8" "$bin/fulcrum" quantize --format fp8 \
+  run "quantize to fp8" "$bin/fulcrum" quantize --force --format fp8 \
     --input "$work/bf16.safetensors" --output "$work/fp8.safetensors"
-  run "quantize to q2_0" "$bin/fulcrum" quantize --format q2_0 \
+  run "quantize to q2_0" "$bin/fulcrum" quantize --force --format q2_0 \
     --input "$work/bf16.safetensors" --output "$work/q2_0.gguf"
 fi
 

@@ -45,7 +45,7 @@ std::string HumanBytes(double bytes) {
     bytes /= 1000;
     ++unit;
   }
-  return absl::StrFormat(unit == 0 ? "%.0f %s" : "%.1f %s", bytes, kUnits[unit]);
+  return absl::StrFormat("%.*f %s", unit == 0 ? 0 : 1, bytes, kUnits[unit]);
 }
 
 }  // namespace fulcrum::cli

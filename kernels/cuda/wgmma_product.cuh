@@ -14,6 +14,7 @@
 #pragma once
 
 #include <algorithm>
+#include <type_traits>
 
 #include "kernels/cuda/fragment.cuh"
 #include "kernels/cuda/hopper.cuh"
@@ -25,9 +26,11 @@ namespace fulcrum::cuda {
 inline constexpr int kStageBytes = kPanelTiles * kFp8BlockBytes;
 inline constexpr int kWgmmaColumns = 8;
 
-// As many as find registers.
-template <int kTiles, bool kMany>
-inline constexpr int kMaxWarpgroups = kTiles == 4 || kMany ? 3 : 5;
+// How a warpgroup works. kPairs: two blocks at a time; the eight instructions of a block wait for
+// each other, so two chains of them take little longer than one. kMany: it has more than one panel,
+// and finishes each one later. Which is fastest was measured; none changes a bit.
+template <int kTiles, bool kPairs, bool kMany>
+inline constexpr int kMaxWarpgroups = kTiles == 4 || kPairs || kMany ? 3 : 5;  // by registers
 
 struct WgmmaPlan {
   int groups;       // thread blocks a segment: each has its own panels
@@ -35,6 +38,18 @@ struct WgmmaPlan {
   int stages;       // of a warpgroup's ring
   int first_panel;  // of this launch
   int panels;
+};
+
+// A place in a ring of stages, and how often it was passed.
+struct Ring {
+  int stage = 0;
+  uint32_t phase = 0;
+  __device__ __forceinline__ void Next(int stages) {
+    if (++stage == stages) {
+      stage = 0;
+      phase ^= 1;
+    }
+  }
 };
 
 // Where the sums of (panel of the launch, warp, column tile, segment) meet, a 16-byte word a
@@ -46,8 +61,9 @@ __device__ __forceinline__ uint4* Meeting(uint4* workspace, const Product& p, in
          lane;
 }
 
-// Finishes those of a panel's sums that are this segment's to finish.
-template <int kTiles>
+// Finishes those of a panel's sums that are this segment's to finish. kTogether: segments whose
+// words are asked for together, as many as find registers.
+template <int kTogether, int kTiles>
 __device__ __forceinline__ void FinishPanel(const Product& p, uint4* workspace,
                                             const float (&own)[kTiles][4], int panel,
                                             int first_panel, int warp, int rank, int lane) {
@@ -55,25 +71,24 @@ __device__ __forceinline__ void FinishPanel(const Product& p, uint4* workspace,
   for (int tile = 0; tile < kTiles; ++tile) {
     if (((panel * 4 + warp) * kTiles + tile) % p.segments != rank) continue;
     float sum[4] = {};
-    // Eight segments at a time: their words are asked for together.
-    for (int first = 0; first < p.segments; first += 8) {
-      uint4 v[8];
+    for (int first = 0; first < p.segments; first += kTogether) {
+      uint4 v[kTogether];
       bool arrived = false;
       while (!arrived) {
         arrived = true;
 #pragma unroll
-        for (int i = 0; i < 8; ++i) {
+        for (int i = 0; i < kTogether; ++i) {
           if (first + i < p.segments && first + i != rank) {
             v[i] = WorkspaceLoad(Meeting<kTiles>(workspace, p, panel, warp, tile, first + i, lane));
           }
         }
 #pragma unroll
-        for (int i = 0; i < 8; ++i) {
+        for (int i = 0; i < kTogether; ++i) {
           if (first + i < p.segments && first + i != rank) arrived = arrived && Arrived(v[i]);
         }
       }
 #pragma unroll
-      for (int i = 0; i < 8; ++i) {
+      for (int i = 0; i < kTogether; ++i) {
         const int segment = first + i;
         if (segment >= p.segments) continue;
         const bool mine = segment == rank;
@@ -98,9 +113,8 @@ __device__ __forceinline__ void FinishPanel(const Product& p, uint4* workspace,
   }
 }
 
-// kMany: a warpgroup has more than one panel, and finishes each one later.
-template <bool kNan, int kTiles, bool kMany>
-__global__ void __launch_bounds__(kMaxWarpgroups<kTiles, kMany> * 128, 1)
+template <bool kNan, int kTiles, bool kPairs, bool kMany>
+__global__ void __launch_bounds__(kMaxWarpgroups<kTiles, kPairs, kMany> * 128, 1)
     WgmmaProduct(Product p, WgmmaPlan plan, uint4* workspace,
                  const __grid_constant__ CUtensorMap activations) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -162,77 +176,110 @@ __global__ void __launch_bounds__(kMaxWarpgroups<kTiles, kMany> * 128, 1)
       }
     }
   }
+  int asked = min(plan.stages, uses);
   if (producer) {
-    for (int i = 0; i < min(plan.stages, uses); ++i) ask(i);
+    for (int i = 0; i < asked; ++i) ask(i);
   }
   __syncthreads();
 
   float outer[kTiles][4] = {}, before[kMany ? kTiles : 1][4];
   float next_scale = 0;
-  int stage = 0, block = 0, job = 0;
-  uint32_t phase = 0;
+  int block = 0, job = 0;
   const uint32_t descriptor = ((x & 0x3ffff) >> 4) | (1u << 16);
-  for (int use = 0; use < uses; ++use) {
-    if (kMany && block == 0 && job + 1 < jobs)
-      next_scale = scale_of(first + (job + 1) * plan.warpgroups);
-    BarrierWait(full + 8 * stage, phase);
+  Ring reading, refilling;
+
+  // The weights of the next block as this warp's A operands.
+  const auto read = [&](uint32_t(&a)[32]) {
+    BarrierWait(full + 8 * reading.stage, reading.phase);
     Fp8Fragment<kNan> weights;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      weights.quarter[i] =
-          SharedLoad(ring + stage * kStageBytes + warp * kFp8BlockBytes + i * 512 + lane * 16);
+      weights.quarter[i] = SharedLoad(ring + reading.stage * kStageBytes + warp * kFp8BlockBytes +
+                                      i * 512 + lane * 16);
     }
     __syncwarp();
-    if (lane == 0) BarrierArrive(empty + 8 * stage);
-    uint32_t a[32];
+    if (lane == 0) BarrierArrive(empty + 8 * reading.stage);
+    reading.Next(plan.stages);
 #pragma unroll
     for (int step = 0; step < 8; ++step) {
       const StepPairs pairs = weights.Step(step);
 #pragma unroll
       for (int i = 0; i < 4; ++i) a[4 * step + i] = pairs.pair[i];
     }
-    BarrierWait(x_full + 8 * block, 0);
-    float inner[kTiles][4];
-    // Registers of an asynchronous instruction must not move: the empty statements pin them,
-    // without which the compiler makes the eight wait for one another.
+  };
+  // Registers of an asynchronous instruction must not move while it runs: empty statements pin
+  // them, without which the compiler makes the instructions wait for one another.
+  const auto pin = [](uint32_t(&a)[32], float(&sums)[kTiles][4]) {
 #pragma unroll
     for (int i = 0; i < 32; ++i) asm volatile("" : "+r"(a[i])::"memory");
 #pragma unroll
     for (int t = 0; t < kTiles; ++t) {
 #pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        inner[t][e] = 0;
-        asm volatile("" : "+f"(inner[t][e])::"memory");
-      }
+      for (int e = 0; e < 4; ++e) asm volatile("" : "+f"(sums[t][e])::"memory");
     }
-    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
-    const uint32_t at = descriptor + static_cast<uint32_t>(block * kBlockX) / 16;
-#pragma unroll
-    for (int step = 0; step < 8; ++step) {
-      Wgmma<kTiles>(inner, a + 4 * step,
-                    at + static_cast<uint32_t>(step / 4 * (kBlockX / 32) + step % 4 * 2), step > 0);
-    }
-    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-    if (producer && use + plan.stages < uses) {
-      BarrierWait(empty + 8 * stage, phase);
-      ask(stage);
-    }
-    __syncwarp();
-    if (++stage == plan.stages) {
-      stage = 0;
-      phase ^= 1;
-    }
-    const float block_scale = __shfl_sync(~0u, scale, block);
-    asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+  };
+  const auto step_of = [&](float(&sums)[kTiles][4], const uint32_t(&a)[32], int of_block,
+                           int step) {
+    const uint32_t at = descriptor + static_cast<uint32_t>(of_block * kBlockX) / 16 +
+                        static_cast<uint32_t>(step / 4 * (kBlockX / 32) + step % 4 * 2);
+    Wgmma<kTiles>(sums, a + 4 * step, at, step > 0);
+  };
+  const auto fold = [&](const float(&inner)[kTiles][4], int of_block) {
+    const float block_scale = __shfl_sync(~0u, scale, of_block);
 #pragma unroll
     for (int t = 0; t < kTiles; ++t) {
 #pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        asm volatile("" : "+f"(inner[t][e])::"memory");
-        outer[t][e] = __fmaf_rn(block_scale, inner[t][e], outer[t][e]);
+      for (int e = 0; e < 4; ++e) outer[t][e] = __fmaf_rn(block_scale, inner[t][e], outer[t][e]);
+    }
+  };
+  const auto refill = [&](int count) {
+    if (producer) {
+      for (int i = 0; i < count && asked < uses; ++i, ++asked) {
+        BarrierWait(empty + 8 * refilling.stage, refilling.phase);
+        ask(refilling.stage);
+        refilling.Next(plan.stages);
       }
     }
-    if (++block < blocks) continue;
+    __syncwarp();
+  };
+
+  // The next kBlocks blocks of the panel, side by side.
+  const auto multiply = [&]<int kBlocks>(std::integral_constant<int, kBlocks>) {
+    uint32_t a[kBlocks][32];
+    float inner[kBlocks][kTiles][4] = {};
+#pragma unroll
+    for (int i = 0; i < kBlocks; ++i) read(a[i]);
+#pragma unroll
+    for (int i = 0; i < kBlocks; ++i) BarrierWait(x_full + 8 * (block + i), 0);
+#pragma unroll
+    for (int i = 0; i < kBlocks; ++i) pin(a[i], inner[i]);
+    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+#pragma unroll
+    for (int step = 0; step < 8; ++step) {
+#pragma unroll
+      for (int i = 0; i < kBlocks; ++i) step_of(inner[i], a[i], block + i, step);
+    }
+    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+    refill(kBlocks);
+    asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+#pragma unroll
+    for (int i = 0; i < kBlocks; ++i) {
+      pin(a[i], inner[i]);
+      fold(inner[i], block + i);
+    }
+    block += kBlocks;
+  };
+
+  while (job < jobs) {
+    if (kMany && block == 0 && job + 1 < jobs) {
+      next_scale = scale_of(first + (job + 1) * plan.warpgroups);
+    }
+    if (kPairs && block + 1 < blocks) {
+      multiply(std::integral_constant < int, kPairs ? 2 : 1 > ());
+    } else {
+      multiply(std::integral_constant<int, 1>());
+    }
+    if (block < blocks) continue;
     block = 0;
     const int panel = first + job * plan.warpgroups;
 #pragma unroll
@@ -245,8 +292,8 @@ __global__ void __launch_bounds__(kMaxWarpgroups<kTiles, kMany> * 128, 1)
     if constexpr (kMany) {
       // Finished one panel later, when the others have long left their sums.
       if (job > 0) {
-        FinishPanel<kTiles>(p, workspace, before, panel - plan.warpgroups, plan.first_panel, warp,
-                            rank, lane);
+        FinishPanel<4>(p, workspace, before, panel - plan.warpgroups, plan.first_panel, warp, rank,
+                       lane);
       }
 #pragma unroll
       for (int t = 0; t < kTiles; ++t) {
@@ -263,9 +310,9 @@ __global__ void __launch_bounds__(kMaxWarpgroups<kTiles, kMany> * 128, 1)
   if (jobs == 0) return;
   const int last = first + (jobs - 1) * plan.warpgroups;
   if constexpr (kMany) {
-    FinishPanel<kTiles>(p, workspace, before, last, plan.first_panel, warp, rank, lane);
+    FinishPanel<8>(p, workspace, before, last, plan.first_panel, warp, rank, lane);
   } else {
-    FinishPanel<kTiles>(p, workspace, outer, last, plan.first_panel, warp, rank, lane);
+    FinishPanel<8>(p, workspace, outer, last, plan.first_panel, warp, rank, lane);
   }
 #endif
 }
@@ -275,12 +322,13 @@ inline bool WgmmaServes(const Product& p, const CudaContext& context) {
   return context.has_wgmma && p.segments <= context.sm_count;
 }
 
-template <bool kNan, int kTiles, bool kMany>
+template <bool kNan, int kTiles, bool kPairs, bool kMany>
 cudaError_t LaunchWgmmaPart(const Product& p, const CudaContext& context, WgmmaPlan plan,
-                            const CUtensorMap& map) {
-  const auto kernel = &WgmmaProduct<kNan, kTiles, kMany>;
-  // A deeper ring does not help: what is asked for early queues in front of what is needed now.
-  plan.stages = plan.warpgroups <= 3 ? 3 : 2;
+                            int panels_a_group, const CUtensorMap& map) {
+  const auto kernel = &WgmmaProduct<kNan, kTiles, kPairs, kMany>;
+  plan.warpgroups = std::min(panels_a_group, kMaxWarpgroups<kTiles, kPairs, kMany>);
+  // No deeper: what is asked for early queues in front of what is needed now.
+  plan.stages = kPairs ? 4 : plan.warpgroups <= 3 ? 3 : 2;
   const int shared = p.segment_blocks * kTiles * kWgmmaColumns * kBlockK * 2 +
                      plan.warpgroups * plan.stages * (kStageBytes + 16) + p.segment_blocks * 8;
   if (const cudaError_t error =
@@ -312,14 +360,23 @@ cudaError_t LaunchWgmma(const Product& p, const CudaContext& context) {
     plan.panels = std::min(at_once, panels - first);
     plan.groups = std::min(plan.panels, context.sm_count / p.segments);
     const int a_group = (plan.panels + plan.groups - 1) / plan.groups;
-    const bool many = a_group > kMaxWarpgroups<kTiles, false>;
-    plan.warpgroups = many ? kMaxWarpgroups<kTiles, true> : a_group;
-    if (const cudaError_t error = many
-                                      ? LaunchWgmmaPart<kNan, kTiles, true>(p, context, plan, map)
-                                      : LaunchWgmmaPart<kNan, kTiles, false>(p, context, plan, map);
-        error != cudaSuccess) {
-      return error;
-    }
+    const auto run = [&] {
+      if constexpr (kNan) {  // rare: one instance will do
+        return LaunchWgmmaPart<true, kTiles, false, true>(p, context, plan, a_group, map);
+      } else if constexpr (kTiles == 4) {
+        return a_group <= 3
+                   ? LaunchWgmmaPart<false, 4, false, false>(p, context, plan, a_group, map)
+                   : LaunchWgmmaPart<false, 4, false, true>(p, context, plan, a_group, map);
+      } else {
+        if (a_group <= 3) {
+          return LaunchWgmmaPart<false, kTiles, true, false>(p, context, plan, a_group, map);
+        }
+        return a_group <= 5
+                   ? LaunchWgmmaPart<false, kTiles, false, false>(p, context, plan, a_group, map)
+                   : LaunchWgmmaPart<false, kTiles, true, true>(p, context, plan, a_group, map);
+      }
+    };
+    if (const cudaError_t error = run(); error != cudaSuccess) return error;
   }
   return cudaSuccess;
 }
