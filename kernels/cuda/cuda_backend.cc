@@ -53,6 +53,7 @@ absl::Status CudaBackend::Open(int64_t memory_budget_bytes) {
   if (!compute.ok()) return compute.status();
   compute_ = *std::move(compute);
   if (absl::Status s = Grow(workspace_, ordinal_, kWorkspaceBytes); !s.ok()) return s;
+  if (absl::Status s = Grow(scratch_, ordinal_, kScratchBytes); !s.ok()) return s;
   absl::StatusOr<std::unique_ptr<Staging>> staging = Staging::Make(ordinal_);
   if (!staging.ok()) return staging.status();
   staging_ = *std::move(staging);
@@ -66,6 +67,8 @@ absl::Status CudaBackend::Open(int64_t memory_budget_bytes) {
   context_.has_wgmma = (device_.caps & kCapSm90a) != 0;
   context_.workspace = workspace_.data();
   context_.workspace_bytes = static_cast<int64_t>(workspace_.size());
+  context_.scratch = scratch_.data();
+  context_.scratch_bytes = static_cast<int64_t>(scratch_.size());
   if (absl::Status s =
           CudaStatus(cudaDeviceGetAttribute(&context_.max_shared_bytes,
                                             cudaDevAttrMaxSharedMemoryPerBlockOptin, ordinal_),

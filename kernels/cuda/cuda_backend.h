@@ -91,6 +91,7 @@ class CudaBackend : public Backend {
   std::unique_ptr<Staging> staging_;
   Stream compute_;
   DeviceBuffer workspace_;
+  DeviceBuffer scratch_;
 
   // Held while something is put into the compute stream, never while it runs: the stream orders
   // launches, the mutex keeps the pieces of one together.

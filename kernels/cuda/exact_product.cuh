@@ -13,7 +13,7 @@ namespace fulcrum::cuda {
 
 inline constexpr int kMaxWarps = 8;
 
-template <class Fragment, int kTiles, int kColumns>
+template <class Weights, int kTiles, int kColumns>
 __global__ void __launch_bounds__(kMaxWarps * 32) ExactProduct(Product p) {
   extern __shared__ float sums[];  // [segment][column][row]
   constexpr int kRows = kTiles * kTileRows;
@@ -22,13 +22,13 @@ __global__ void __launch_bounds__(kMaxWarps * 32) ExactProduct(Product p) {
   const int first_column = static_cast<int>(blockIdx.x) % chunks * kColumns;
   const int first_tile = static_cast<int>(blockIdx.x) / chunks * kTiles;
   const float* const scales =
-      Fragment::kScaled ? p.scales + int64_t{first_tile * kTileRows / kScaleRows} * p.blocks
-                        : nullptr;
+      Weights::kScaled ? p.scales + int64_t{first_tile * kTileRows / kScaleRows} * p.blocks
+                       : nullptr;
   const std::byte* tile_codes[kTiles];
 #pragma unroll
   for (int i = 0; i < kTiles; ++i) {
     // Past the last tile its neighbour is computed again and not stored.
-    tile_codes[i] = TileCodes(p, min(first_tile + i, p.tiles - 1), Fragment::kBlockBytes);
+    tile_codes[i] = TileCodes(p, min(first_tile + i, p.tiles - 1), Weights::kBlockBytes);
   }
   const uint16_t* x[kColumns];
 #pragma unroll
@@ -37,20 +37,20 @@ __global__ void __launch_bounds__(kMaxWarps * 32) ExactProduct(Product p) {
   for (int segment = warp; segment < p.segments; segment += warps) {
     const int first = segment * p.segment_blocks, end = min(first + p.segment_blocks, p.blocks);
     float acc[kTiles][2][kColumns] = {};
-    Fragment next[kTiles];
+    Weights next[kTiles];
 #pragma unroll
     for (int i = 0; i < kTiles; ++i)
-      next[i].Load(tile_codes[i] + int64_t{first} * kPanelTiles * Fragment::kBlockBytes, lane);
+      next[i].Load(tile_codes[i] + int64_t{first} * kPanelTiles * Weights::kBlockBytes, lane);
 #pragma unroll 1
     for (int block = first; block < end; ++block) {
-      Fragment weights[kTiles];
+      Weights weights[kTiles];
 #pragma unroll
       for (int i = 0; i < kTiles; ++i) {
         weights[i] = next[i];
         const int ahead = min(block + 1, end - 1);
-        next[i].Load(tile_codes[i] + int64_t{ahead} * kPanelTiles * Fragment::kBlockBytes, lane);
+        next[i].Load(tile_codes[i] + int64_t{ahead} * kPanelTiles * Weights::kBlockBytes, lane);
       }
-      const float scale = Fragment::kScaled ? __ldg(scales + block) : 1.0f;
+      const float scale = Weights::kScaled ? __ldg(scales + block) : 1.0f;
 #pragma unroll
       for (int step = 0; step < 8; ++step) {
         const int k = block * kBlockK + step * kStepK + lane % 4 * 2;
@@ -61,7 +61,7 @@ __global__ void __launch_bounds__(kMaxWarps * 32) ExactProduct(Product p) {
         for (int c = 0; c < kColumns; ++c) {
           const uint2 v = LoadActivations(x[c], k);
           float xs[4] = {Low(v.x), High(v.x), Low(v.y), High(v.y)};
-          if constexpr (Fragment::kScaled) {
+          if constexpr (Weights::kScaled) {
 #pragma unroll
             for (float& value : xs) value = __fmul_rn(value, scale);
           }
@@ -100,9 +100,9 @@ __global__ void __launch_bounds__(kMaxWarps * 32) ExactProduct(Product p) {
   AddSegmentsAndStore<kRows>(p, sums, kColumns, int64_t{first_tile} * kTileRows, first_column);
 }
 
-template <class Fragment, int kTiles, int kColumns>
+template <class Weights, int kTiles, int kColumns>
 cudaError_t LaunchExact(const Product& p, cudaStream_t stream) {
-  const auto kernel = &ExactProduct<Fragment, kTiles, kColumns>;
+  const auto kernel = &ExactProduct<Weights, kTiles, kColumns>;
   const size_t shared = size_t{4} * p.segments * kColumns * kTiles * kTileRows;
   if (const cudaError_t error = cudaFuncSetAttribute(
           kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared));

@@ -54,40 +54,56 @@ __device__ __forceinline__ void Undeal(uint32_t word, uint32_t& row_g, uint32_t&
 __device__ __forceinline__ float Low(uint32_t pair) { return __uint_as_float(pair << 16); }
 __device__ __forceinline__ float High(uint32_t pair) { return __uint_as_float(pair & 0xffff0000u); }
 
-// One block of one tile, in registers.
+// Two steps of one tile, in registers: what an arm asks for at a time.
 template <bool kNan>
-struct Fp8Fragment {
+struct Fp8Quarter {
   static constexpr int kBlockBytes = kFp8BlockBytes;
   static constexpr bool kScaled = true;
-  uint4 quarter[4];
+  uint4 words;
 
-  __device__ __forceinline__ void Load(const std::byte* block, int lane) {
-    const uint4* const at = reinterpret_cast<const uint4*>(block) + lane;
-#pragma unroll
-    for (int i = 0; i < 4; ++i) quarter[i] = __ldcs(at + i * 32);
+  __device__ __forceinline__ void Load(const std::byte* block, int quarter, int lane) {
+    words = __ldcs(reinterpret_cast<const uint4*>(block) + quarter * 32 + lane);
   }
   __device__ __forceinline__ StepPairs Step(int step) const {
-    const uint4& q = quarter[step / 2];
     StepPairs out;
-    Undeal<kNan>(step % 2 ? q.z : q.x, out.pair[0], out.pair[1]);
-    Undeal<kNan>(step % 2 ? q.w : q.y, out.pair[2], out.pair[3]);
+    Undeal<kNan>(step ? words.z : words.x, out.pair[0], out.pair[1]);
+    Undeal<kNan>(step ? words.w : words.y, out.pair[2], out.pair[3]);
     return out;
   }
 };
 
-struct Bf16Fragment {
+struct Bf16Quarter {
   static constexpr int kBlockBytes = kBf16BlockBytes;
   static constexpr bool kScaled = false;
-  uint4 step[8];
+  uint4 words[2];
 
-  __device__ __forceinline__ void Load(const std::byte* block, int lane) {
-    const uint4* const at = reinterpret_cast<const uint4*>(block) + lane;
-#pragma unroll
-    for (int i = 0; i < 8; ++i) step[i] = __ldcs(at + i * 32);
+  __device__ __forceinline__ void Load(const std::byte* block, int quarter, int lane) {
+    const uint4* const at = reinterpret_cast<const uint4*>(block) + quarter * 64 + lane;
+    words[0] = __ldcs(at);
+    words[1] = __ldcs(at + 32);
   }
-  __device__ __forceinline__ StepPairs Step(int i) const {
-    return {{step[i].x, step[i].z, step[i].y, step[i].w}};
+  __device__ __forceinline__ StepPairs Step(int step) const {
+    return {{words[step].x, words[step].z, words[step].y, words[step].w}};
   }
 };
+
+// One block of one tile.
+template <class Quarter>
+struct Fragment {
+  static constexpr int kBlockBytes = Quarter::kBlockBytes;
+  static constexpr bool kScaled = Quarter::kScaled;
+  Quarter quarter[4];
+
+  __device__ __forceinline__ void Load(const std::byte* block, int lane) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) quarter[i].Load(block, i, lane);
+  }
+  __device__ __forceinline__ StepPairs Step(int step) const {
+    return quarter[step / 2].Step(step % 2);
+  }
+};
+template <bool kNan>
+using Fp8Fragment = Fragment<Fp8Quarter<kNan>>;
+using Bf16Fragment = Fragment<Bf16Quarter>;
 
 }  // namespace fulcrum::cuda

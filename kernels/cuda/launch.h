@@ -24,11 +24,15 @@ struct CudaContext {
   // that leaves anything else there breaks the next.
   std::byte* workspace = nullptr;
   int64_t workspace_bytes = 0;
+  // More scratch, whose content nobody relies on.
+  std::byte* scratch = nullptr;
+  int64_t scratch_bytes = 0;
 };
 
 // What fills the workspace between launches: the all-ones word, a NaN that no kernel computes.
 inline constexpr unsigned char kWorkspaceClean = 0xff;
 inline constexpr int64_t kWorkspaceBytes = int64_t{32} << 20;
+inline constexpr int64_t kScratchBytes = int64_t{32} << 20;
 
 // The arms read activations in whole blocks: args.activations is 16-byte aligned, the pitch a
 // multiple of 8 elements and at least K padded to 128, and what follows a row's K elements up to

@@ -7,13 +7,13 @@
 namespace fulcrum::cuda {
 
 // One pass over the weights for all m <= 32 columns.
-template <class Fragment, int kTiles>
+template <class Weights, int kTiles>
 cudaError_t RunMma(const ArmArgs& args) {
   const Product p = MakeProduct(args);
   const cudaStream_t stream = StreamOf(args);
-  if (args.m <= 8) return LaunchMma<Fragment, kTiles, 1>(p, 0, stream);
-  if (args.m <= 16) return LaunchMma<Fragment, kTiles, 2>(p, 0, stream);
-  return LaunchMma<Fragment, kTiles, 4>(p, 0, stream);
+  if (args.m <= 8) return LaunchMma<Weights, kTiles, 1>(p, 0, stream);
+  if (args.m <= 16) return LaunchMma<Weights, kTiles, 2>(p, 0, stream);
+  return LaunchMma<Weights, kTiles, 4>(p, 0, stream);
 }
 
 template <int kTiles>

@@ -23,7 +23,7 @@ __device__ __forceinline__ void Mma(float (&c)[4], const StepPairs& a, uint2 b) 
       : "r"(a.pair[0]), "r"(a.pair[1]), "r"(a.pair[2]), "r"(a.pair[3]), "r"(b.x), "r"(b.y));
 }
 
-template <class Fragment, int kTiles, int kColumnTiles>
+template <class Weights, int kTiles, int kColumnTiles>
 __global__ void __launch_bounds__(kMmaMaxWarps * 32) MmaProduct(Product p, int first_column) {
 #if __CUDA_ARCH__ >= 800
   extern __shared__ float sums[];  // [segment][column][row]
@@ -31,13 +31,13 @@ __global__ void __launch_bounds__(kMmaMaxWarps * 32) MmaProduct(Product p, int f
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
   const int first_tile = static_cast<int>(blockIdx.x) * kTiles;
   const float* const scales =
-      Fragment::kScaled ? p.scales + int64_t{first_tile * kTileRows / kScaleRows} * p.blocks
-                        : nullptr;
+      Weights::kScaled ? p.scales + int64_t{first_tile * kTileRows / kScaleRows} * p.blocks
+                       : nullptr;
   const std::byte* tile_codes[kTiles];
 #pragma unroll
   for (int i = 0; i < kTiles; ++i) {
     // Past the last tile its neighbour is computed again and not stored.
-    tile_codes[i] = TileCodes(p, min(first_tile + i, p.tiles - 1), Fragment::kBlockBytes);
+    tile_codes[i] = TileCodes(p, min(first_tile + i, p.tiles - 1), Weights::kBlockBytes);
   }
   const uint16_t* x[kColumnTiles];  // of column g of each
 #pragma unroll
@@ -48,20 +48,20 @@ __global__ void __launch_bounds__(kMmaMaxWarps * 32) MmaProduct(Product p, int f
   for (int segment = warp; segment < p.segments; segment += warps) {
     const int first = segment * p.segment_blocks, end = min(first + p.segment_blocks, p.blocks);
     float outer[kTiles][kColumnTiles][4] = {};
-    Fragment next[kTiles];
+    Weights next[kTiles];
 #pragma unroll
     for (int i = 0; i < kTiles; ++i)
-      next[i].Load(tile_codes[i] + int64_t{first} * kPanelTiles * Fragment::kBlockBytes, lane);
+      next[i].Load(tile_codes[i] + int64_t{first} * kPanelTiles * Weights::kBlockBytes, lane);
 #pragma unroll 1
     for (int block = first; block < end; ++block) {
-      Fragment weights[kTiles];
+      Weights weights[kTiles];
 #pragma unroll
       for (int i = 0; i < kTiles; ++i) {
         weights[i] = next[i];
         const int ahead = min(block + 1, end - 1);
-        next[i].Load(tile_codes[i] + int64_t{ahead} * kPanelTiles * Fragment::kBlockBytes, lane);
+        next[i].Load(tile_codes[i] + int64_t{ahead} * kPanelTiles * Weights::kBlockBytes, lane);
       }
-      const float scale = Fragment::kScaled ? __ldg(scales + block) : 1.0f;
+      const float scale = Weights::kScaled ? __ldg(scales + block) : 1.0f;
       float inner[kTiles][kColumnTiles][4] = {};
 #pragma unroll
       for (int step = 0; step < 8; ++step) {
@@ -106,9 +106,9 @@ __global__ void __launch_bounds__(kMmaMaxWarps * 32) MmaProduct(Product p, int f
 }
 
 // Columns [first_column, first_column + 8 kColumnTiles) of the product, those below m.
-template <class Fragment, int kTiles, int kColumnTiles>
+template <class Weights, int kTiles, int kColumnTiles>
 cudaError_t LaunchMma(const Product& p, int first_column, cudaStream_t stream) {
-  const auto kernel = &MmaProduct<Fragment, kTiles, kColumnTiles>;
+  const auto kernel = &MmaProduct<Weights, kTiles, kColumnTiles>;
   const size_t shared = size_t{4} * p.segments * kColumnTiles * kMmaColumns * kTiles * kTileRows;
   if (const cudaError_t error = cudaFuncSetAttribute(
           kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared));

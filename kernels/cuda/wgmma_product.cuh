@@ -194,8 +194,8 @@ __global__ void __launch_bounds__(kMaxWarpgroups<kTiles, kPairs, kMany> * 128, 1
     Fp8Fragment<kNan> weights;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      weights.quarter[i] = SharedLoad(ring + reading.stage * kStageBytes + warp * kFp8BlockBytes +
-                                      i * 512 + lane * 16);
+      weights.quarter[i].words = SharedLoad(ring + reading.stage * kStageBytes +
+                                            warp * kFp8BlockBytes + i * 512 + lane * 16);
     }
     __syncwarp();
     if (lane == 0) BarrierArrive(empty + 8 * reading.stage);

@@ -1,5 +1,4 @@
-// fp8, class exact, five rows and more, eight at a time: thread blocks of one tile and different
-// rows follow each other, so the second read of a weight finds it in L2.
+// fp8, class exact, five to 32 rows on one pass over the weights.
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/cuda/arms.h"
 #include "kernels/cuda/exact_arm.cuh"

@@ -213,8 +213,9 @@ bool BenchShape(Backend& backend, const WeightSpec& spec, const Options& options
   const DeviceBytes device_x(x.size() * 2);
   const DeviceBytes y(static_cast<size_t>(most * spec.n) * 4);
   const DeviceBytes workspace(cuda::kWorkspaceBytes, cuda::kWorkspaceClean);
-  if (workspace.data == nullptr || y.data == nullptr || device_x.data == nullptr ||
-      sink.data == nullptr) {
+  const DeviceBytes scratch(cuda::kScratchBytes);
+  if (workspace.data == nullptr || scratch.data == nullptr || y.data == nullptr ||
+      device_x.data == nullptr || sink.data == nullptr) {
     return false;
   }
   if (!Ok(cudaMemcpy(device_x.data, x.data(), x.size() * 2, cudaMemcpyHostToDevice), "copy")) {
@@ -231,7 +232,9 @@ bool BenchShape(Backend& backend, const WeightSpec& spec, const Options& options
       cuda::CudaContext context = {.sm_count = sm_count,
                                    .has_wgmma = (backend.device().caps & kCapSm90a) != 0,
                                    .workspace = static_cast<std::byte*>(workspace.data),
-                                   .workspace_bytes = cuda::kWorkspaceBytes};
+                                   .workspace_bytes = cuda::kWorkspaceBytes,
+                                   .scratch = static_cast<std::byte*>(scratch.data),
+                                   .scratch_bytes = cuda::kScratchBytes};
       const auto run = [&](int i, cudaStream_t stream, DType type) {
         context.stream = stream;
         const absl::Status status = arm.run({.weight = weight(i),

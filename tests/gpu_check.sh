@@ -1,0 +1,49 @@
+#!/bin/bash
+# Proves the CUDA arms on the GPU of this machine, from binaries built elsewhere: no packages, no
+# network. Usage: bash tests/gpu_check.sh BUILD_DIR [REPORT]
+# BUILD_DIR/bin has tests_kernels, tests_kernels_cuda and fulcrum_bench_cuda (preset kernels);
+# BUILD_DIR/lib, where there is one, the shared libraries that this machine lacks. Prints a summary,
+# writes everything to REPORT (gpu_check.txt), and fails when anything did. About two minutes.
+# SPDX-License-Identifier: Apache-2.0
+set -uo pipefail
+
+if [ $# -lt 1 ] || [ $# -gt 2 ]; then
+  echo "usage: bash tests/gpu_check.sh BUILD_DIR [REPORT]" >&2
+  exit 2
+fi
+build=$1 report=${2:-gpu_check.txt}
+bin=$build/bin
+[ ! -d "$build/lib" ] || export LD_LIBRARY_PATH=$build/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+export REQUIRE_BACKENDS=cpu,cuda  # a device that is not found fails, it does not skip
+: >"$report" || exit 1
+
+passed=0 failed=0
+check() {  # check NAME SECONDS COMMAND...
+  local name=$1 limit=$2 begin=$SECONDS
+  shift 2
+  printf '%s\n' "==== $name: $*" >>"$report"
+  if timeout "$limit" "$@" >>"$report" 2>&1; then
+    passed=$((passed + 1))
+    echo "ok      $name ($((SECONDS - begin)) s)"
+  else
+    failed=$((failed + 1))
+    echo "FAILED  $name ($((SECONDS - begin)) s); see $report"
+  fi
+}
+
+{ date -u; nvidia-smi --query-gpu=name,driver_version --format=csv,noheader; } >>"$report" 2>&1
+check "arms against the oracle" 240 "$bin/tests_kernels" --gtest_filter='*ArmContract*'
+check "backend" 120 "$bin/tests_kernels_cuda"
+if command -v compute-sanitizer >/dev/null; then
+  rows='*EveryKindOfValue/cuda:*ARowAlone*/cuda:*OneHot*/cuda'
+  check "memcheck" 240 compute-sanitizer --tool memcheck --error-exitcode 1 \
+    "$bin/tests_kernels" --gtest_filter="$rows"
+  check "initcheck" 240 compute-sanitizer --tool initcheck --error-exitcode 1 \
+    "$bin/tests_kernels" --gtest_filter="$rows"
+else
+  echo "skipped memcheck and initcheck: no compute-sanitizer here"
+fi
+check "benchmark" 240 "$bin/fulcrum_bench_cuda"
+grep -E 'one read of|^(w8a16|dense)' "$report" || true
+echo "$passed passed, $failed failed; report in $report"
+exit $((failed > 0))
