@@ -18,19 +18,26 @@
 
 #include "kernels/cuda/fragment.cuh"
 #include "kernels/cuda/hopper.cuh"
+#include "kernels/cuda/meeting.cuh"
 #include "kernels/cuda/product.cuh"
 #include "kernels/cuda/tensor_map.h"
 
 namespace fulcrum::cuda {
 
 inline constexpr int kStageBytes = kPanelTiles * kFp8BlockBytes;
-inline constexpr int kWgmmaColumns = 8;
 
-// How a warpgroup works. kPairs: two blocks at a time; the eight instructions of a block wait for
-// each other, so two chains of them take little longer than one. kMany: it has more than one panel,
-// and finishes each one later. Which is fastest was measured; none changes a bit.
-template <int kTiles, bool kPairs, bool kMany>
-inline constexpr int kMaxWarpgroups = kTiles == 4 || kPairs || kMany ? 3 : 5;  // by registers
+// How the warpgroups of a thread block share its work. Which is fastest where was measured; none
+// changes a bit. The eight instructions of a block wait for each other, so a warpgroup alone is far
+// from busy.
+enum class Sharing {
+  kPanels,      // a panel each
+  kPairs,       // a panel each, two blocks at a time: two chains take little longer than one
+  kManyPanels,  // panels in turn, each finished one panel later
+  kBlocks,      // one panel: its blocks in turn, whose inner sums meet in shared memory
+};
+template <int kTiles, Sharing kSharing>
+inline constexpr int kMaxWarpgroups =  // by registers
+    kSharing == Sharing::kPairs || (kSharing == Sharing::kManyPanels && kTiles == 4) ? 3 : 5;
 
 struct WgmmaPlan {
   int groups;       // thread blocks a segment: each has its own panels
@@ -52,84 +59,27 @@ struct Ring {
   }
 };
 
-// Where the sums of (panel of the launch, warp, column tile, segment) meet, a 16-byte word a
-// thread.
-template <int kTiles>
-__device__ __forceinline__ uint4* Meeting(uint4* workspace, const Product& p, int panel, int warp,
-                                          int tile, int segment, int lane) {
-  return workspace + (((int64_t{panel} * 4 + warp) * kTiles + tile) * p.segments + segment) * 32 +
-         lane;
-}
-
-// Finishes those of a panel's sums that are this segment's to finish. kTogether: segments whose
-// words are asked for together, as many as find registers.
-template <int kTogether, int kTiles>
-__device__ __forceinline__ void FinishPanel(const Product& p, uint4* workspace,
-                                            const float (&own)[kTiles][4], int panel,
-                                            int first_panel, int warp, int rank, int lane) {
-#pragma unroll
-  for (int tile = 0; tile < kTiles; ++tile) {
-    if (((panel * 4 + warp) * kTiles + tile) % p.segments != rank) continue;
-    float sum[4] = {};
-    for (int first = 0; first < p.segments; first += kTogether) {
-      uint4 v[kTogether];
-      bool arrived = false;
-      while (!arrived) {
-        arrived = true;
-#pragma unroll
-        for (int i = 0; i < kTogether; ++i) {
-          if (first + i < p.segments && first + i != rank) {
-            v[i] = WorkspaceLoad(Meeting<kTiles>(workspace, p, panel, warp, tile, first + i, lane));
-          }
-        }
-#pragma unroll
-        for (int i = 0; i < kTogether; ++i) {
-          if (first + i < p.segments && first + i != rank) arrived = arrived && Arrived(v[i]);
-        }
-      }
-#pragma unroll
-      for (int i = 0; i < kTogether; ++i) {
-        const int segment = first + i;
-        if (segment >= p.segments) continue;
-        const bool mine = segment == rank;
-        sum[0] = __fadd_rn(sum[0], mine ? own[tile][0] : __uint_as_float(v[i].x));
-        sum[1] = __fadd_rn(sum[1], mine ? own[tile][1] : __uint_as_float(v[i].y));
-        sum[2] = __fadd_rn(sum[2], mine ? own[tile][2] : __uint_as_float(v[i].z));
-        sum[3] = __fadd_rn(sum[3], mine ? own[tile][3] : __uint_as_float(v[i].w));
-        if (!mine) {
-          WorkspaceStore(Meeting<kTiles>(workspace, p, panel, warp, tile, segment, lane),
-                         make_uint4(kClean, kClean, kClean, kClean));
-        }
-      }
-    }
-    const int64_t row = int64_t{first_panel + panel} * kPanelRows + warp * kTileRows + lane / 4;
-    const int column = tile * kWgmmaColumns + lane % 4 * 2;
-#pragma unroll
-    for (int e = 0; e < 4; ++e) {
-      const int64_t n = row + e / 2 * 8;
-      const int m = column + e % 2;
-      if (n < p.n && m < p.m) StoreResult(p, m, n, sum[e]);
-    }
-  }
-}
-
-template <bool kNan, int kTiles, bool kPairs, bool kMany>
-__global__ void __launch_bounds__(kMaxWarpgroups<kTiles, kPairs, kMany> * 128, 1)
+template <bool kNan, int kTiles, Sharing kSharing>
+__global__ void __launch_bounds__(kMaxWarpgroups<kTiles, kSharing> * 128, 1)
     WgmmaProduct(Product p, WgmmaPlan plan, uint4* workspace,
                  const __grid_constant__ CUtensorMap activations) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ __align__(1024) std::byte shared[];
   constexpr int kBlockX = kTiles * kWgmmaColumns * kBlockK * 2;  // bytes of a block's activations
+  constexpr bool kMany = kSharing == Sharing::kManyPanels;
+  constexpr bool kBlocks = kSharing == Sharing::kBlocks;
   const int lane = threadIdx.x % 32, thread_warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
   const int warpgroup = thread_warp / 4, warp = thread_warp % 4;
   const int rank = static_cast<int>(blockIdx.x) % p.segments;
   const int group = static_cast<int>(blockIdx.x) / p.segments;
   const int first_block = rank * p.segment_blocks;
   const int blocks = min(p.segment_blocks, p.blocks - first_block);
-  const int first = static_cast<int>(int64_t{plan.panels} * group / plan.groups) + warpgroup;
+  const int first =
+      static_cast<int>(int64_t{plan.panels} * group / plan.groups) + (kBlocks ? 0 : warpgroup);
+  const int first_own = kBlocks ? warpgroup : 0, next_own = kBlocks ? plan.warpgroups : 1;
   const int end = static_cast<int>(int64_t{plan.panels} * (group + 1) / plan.groups);
   const int jobs = first < end ? (end - first + plan.warpgroups - 1) / plan.warpgroups : 0;
-  const int uses = jobs * blocks;
+  const int uses = jobs * ((blocks - first_own + next_own - 1) / next_own);
 
   const uint32_t x = SharedAddress(shared);
   const uint32_t rings = x + p.segment_blocks * kBlockX;
@@ -137,18 +87,20 @@ __global__ void __launch_bounds__(kMaxWarpgroups<kTiles, kPairs, kMany> * 128, 1
   const uint32_t ring = rings + warpgroup * plan.stages * kStageBytes;
   const uint32_t full = barriers + warpgroup * plan.stages * 16, empty = full + plan.stages * 8;
   const uint32_t x_full = barriers + plan.warpgroups * plan.stages * 16;
+  [[maybe_unused]] const uint32_t inner_sums = (x_full + p.segment_blocks * 8 + 15) / 16 * 16;
 
   const bool producer = warp == 0 && lane == 0;
   const uint64_t policy = ReadOnce();
-  int next_panel = first, next_block = 0;
+  int next_panel = first, next_block = first_own;
   const auto ask = [&](int stage) {
     BarrierExpect(full + 8 * stage, kStageBytes);
     const int64_t block =
         int64_t{plan.first_panel + next_panel} * p.blocks + first_block + next_block;
     BulkCopy(ring + stage * kStageBytes, p.codes + block * kStageBytes, kStageBytes,
              full + 8 * stage, policy);
-    if (++next_block == blocks) {
-      next_block = 0;
+    next_block += next_own;
+    if (next_block >= blocks) {
+      next_block = first_own;
       next_panel += plan.warpgroups;
     }
   };
@@ -182,9 +134,9 @@ __global__ void __launch_bounds__(kMaxWarpgroups<kTiles, kPairs, kMany> * 128, 1
   }
   __syncthreads();
 
-  float outer[kTiles][4] = {}, before[kMany ? kTiles : 1][4];
+  float outer[kTiles][4] = {}, before[kMany ? kTiles : 1][4] = {};
   float next_scale = 0;
-  int block = 0, job = 0;
+  int block = first_own, job = 0;
   const uint32_t descriptor = ((x & 0x3ffff) >> 4) | (1u << 16);
   Ring reading, refilling;
 
@@ -243,76 +195,97 @@ __global__ void __launch_bounds__(kMaxWarpgroups<kTiles, kPairs, kMany> * 128, 1
     __syncwarp();
   };
 
-  // The next kBlocks blocks of the panel, side by side.
-  const auto multiply = [&]<int kBlocks>(std::integral_constant<int, kBlocks>) {
-    uint32_t a[kBlocks][32];
-    float inner[kBlocks][kTiles][4] = {};
+  // kCount blocks of the panel side by side; what is done with their inner sums is `take`'s.
+  const auto multiply = [&]<int kCount>(std::integral_constant<int, kCount>, const auto& take) {
+    uint32_t a[kCount][32];
+    float inner[kCount][kTiles][4] = {};
 #pragma unroll
-    for (int i = 0; i < kBlocks; ++i) read(a[i]);
+    for (int i = 0; i < kCount; ++i) read(a[i]);
 #pragma unroll
-    for (int i = 0; i < kBlocks; ++i) BarrierWait(x_full + 8 * (block + i), 0);
+    for (int i = 0; i < kCount; ++i) BarrierWait(x_full + 8 * (block + i), 0);
 #pragma unroll
-    for (int i = 0; i < kBlocks; ++i) pin(a[i], inner[i]);
+    for (int i = 0; i < kCount; ++i) pin(a[i], inner[i]);
     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 #pragma unroll
     for (int step = 0; step < 8; ++step) {
 #pragma unroll
-      for (int i = 0; i < kBlocks; ++i) step_of(inner[i], a[i], block + i, step);
+      for (int i = 0; i < kCount; ++i) step_of(inner[i], a[i], block + i, step);
     }
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-    refill(kBlocks);
+    refill(kCount);
     asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
 #pragma unroll
-    for (int i = 0; i < kBlocks; ++i) {
+    for (int i = 0; i < kCount; ++i) {
       pin(a[i], inner[i]);
-      fold(inner[i], block + i);
+      take(inner[i], block + i);
     }
-    block += kBlocks;
   };
 
-  while (job < jobs) {
-    if (kMany && block == 0 && job + 1 < jobs) {
-      next_scale = scale_of(first + (job + 1) * plan.warpgroups);
-    }
-    if (kPairs && block + 1 < blocks) {
-      multiply(std::integral_constant < int, kPairs ? 2 : 1 > ());
-    } else {
-      multiply(std::integral_constant<int, 1>());
-    }
-    if (block < blocks) continue;
-    block = 0;
-    const int panel = first + job * plan.warpgroups;
-#pragma unroll
-    for (int t = 0; t < kTiles; ++t) {
-      if (((panel * 4 + warp) * kTiles + t) % p.segments == rank) continue;
-      WorkspaceStore(Meeting<kTiles>(workspace, p, panel, warp, t, rank, lane),
-                     make_uint4(NeverClean(outer[t][0]), NeverClean(outer[t][1]),
-                                NeverClean(outer[t][2]), NeverClean(outer[t][3])));
-    }
-    if constexpr (kMany) {
-      // Finished one panel later, when the others have long left their sums.
-      if (job > 0) {
-        FinishPanel<4>(p, workspace, before, panel - plan.warpgroups, plan.first_panel, warp, rank,
-                       lane);
-      }
+  if constexpr (kBlocks) {
+    // [block][column tile][thread of a warpgroup]
+    float4* const inners = reinterpret_cast<float4*>(shared + (inner_sums - x));
+    const auto keep = [&](const float(&inner)[kTiles][4], int of_block) {
 #pragma unroll
       for (int t = 0; t < kTiles; ++t) {
-#pragma unroll
-        for (int e = 0; e < 4; ++e) {
-          before[t][e] = outer[t][e];
-          outer[t][e] = 0;
-        }
+        inners[(of_block * kTiles + t) * 128 + threadIdx.x % 128] =
+            make_float4(inner[t][0], inner[t][1], inner[t][2], inner[t][3]);
       }
-      scale = next_scale;
+    };
+    for (int use = 0; use < uses; ++use, block += next_own) {
+      multiply(std::integral_constant<int, 1>(), keep);
     }
-    ++job;
-  }
-  if (jobs == 0) return;
-  const int last = first + (jobs - 1) * plan.warpgroups;
-  if constexpr (kMany) {
-    FinishPanel<8>(p, workspace, before, last, plan.first_panel, warp, rank, lane);
+    __syncthreads();
+    if (jobs == 0) return;
+    for (int t = warpgroup; t < kTiles; t += plan.warpgroups) {
+      float sum[4] = {};
+      for (int b = 0; b < blocks; ++b) {
+        const float4 inner = inners[(b * kTiles + t) * 128 + threadIdx.x % 128];
+        const float block_scale = __shfl_sync(~0u, scale, b);
+        sum[0] = __fmaf_rn(block_scale, inner.x, sum[0]);
+        sum[1] = __fmaf_rn(block_scale, inner.y, sum[1]);
+        sum[2] = __fmaf_rn(block_scale, inner.z, sum[2]);
+        sum[3] = __fmaf_rn(block_scale, inner.w, sum[3]);
+      }
+      Leave<kTiles>(p, workspace, sum, first, warp, t, rank, lane);
+      Finish<kTiles>(p, workspace, sum, first, plan.first_panel, warp, t, rank, lane);
+    }
   } else {
-    FinishPanel<8>(p, workspace, outer, last, plan.first_panel, warp, rank, lane);
+    for (; job < jobs; ++job) {
+      const int panel = first + job * plan.warpgroups;
+      if (kMany && job + 1 < jobs) next_scale = scale_of(panel + plan.warpgroups);
+      block = 0;
+      if constexpr (kSharing == Sharing::kPairs) {
+        for (; block + 1 < blocks; block += 2) multiply(std::integral_constant<int, 2>(), fold);
+      }
+      for (; block < blocks; ++block) multiply(std::integral_constant<int, 1>(), fold);
+#pragma unroll
+      for (int t = 0; t < kTiles; ++t) {
+        Leave<kTiles>(p, workspace, outer[t], panel, warp, t, rank, lane);
+      }
+      if constexpr (kMany) {
+        // Finished one panel later, when the others have long left their sums.
+#pragma unroll
+        for (int t = 0; t < kTiles; ++t) {
+          if (job > 0) {
+            Finish<kTiles>(p, workspace, before[t], panel - plan.warpgroups, plan.first_panel, warp,
+                           t, rank, lane);
+          }
+#pragma unroll
+          for (int e = 0; e < 4; ++e) {
+            before[t][e] = outer[t][e];
+            outer[t][e] = 0;
+          }
+        }
+        scale = next_scale;
+      }
+    }
+    if (jobs == 0) return;
+    const int last = first + (jobs - 1) * plan.warpgroups;
+#pragma unroll
+    for (int t = 0; t < kTiles; ++t) {
+      Finish<kTiles>(p, workspace, kMany ? before[kMany ? t : 0] : outer[t], last, plan.first_panel,
+                     warp, t, rank, lane);
+    }
   }
 #endif
 }
@@ -322,15 +295,23 @@ inline bool WgmmaServes(const Product& p, const CudaContext& context) {
   return context.has_wgmma && p.segments <= context.sm_count;
 }
 
-template <bool kNan, int kTiles, bool kPairs, bool kMany>
+// Shared memory of a plan, bytes.
+template <int kTiles, Sharing kSharing>
+int WgmmaShared(const Product& p, const WgmmaPlan& plan) {
+  const int inner_sums =
+      kSharing == Sharing::kBlocks ? p.segment_blocks * kTiles * 128 * 16 + 16 : 0;
+  return p.segment_blocks * kTiles * kWgmmaColumns * kBlockK * 2 +
+         plan.warpgroups * plan.stages * (kStageBytes + 16) + p.segment_blocks * 8 + inner_sums;
+}
+
+template <bool kNan, int kTiles, Sharing kSharing>
 cudaError_t LaunchWgmmaPart(const Product& p, const CudaContext& context, WgmmaPlan plan,
-                            int panels_a_group, const CUtensorMap& map) {
-  const auto kernel = &WgmmaProduct<kNan, kTiles, kPairs, kMany>;
-  plan.warpgroups = std::min(panels_a_group, kMaxWarpgroups<kTiles, kPairs, kMany>);
+                            int warpgroups, const CUtensorMap& map) {
+  const auto kernel = &WgmmaProduct<kNan, kTiles, kSharing>;
+  plan.warpgroups = std::min(warpgroups, kMaxWarpgroups<kTiles, kSharing>);
   // No deeper: what is asked for early queues in front of what is needed now.
-  plan.stages = kPairs ? 4 : plan.warpgroups <= 3 ? 3 : 2;
-  const int shared = p.segment_blocks * kTiles * kWgmmaColumns * kBlockK * 2 +
-                     plan.warpgroups * plan.stages * (kStageBytes + 16) + p.segment_blocks * 8;
+  plan.stages = kSharing == Sharing::kPairs ? 4 : plan.warpgroups <= 3 ? 3 : 2;
+  const int shared = WgmmaShared<kTiles, kSharing>(p, plan);
   if (const cudaError_t error =
           cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
       error != cudaSuccess) {
@@ -360,23 +341,33 @@ cudaError_t LaunchWgmma(const Product& p, const CudaContext& context) {
     plan.panels = std::min(at_once, panels - first);
     plan.groups = std::min(plan.panels, context.sm_count / p.segments);
     const int a_group = (plan.panels + plan.groups - 1) / plan.groups;
-    const auto run = [&] {
-      if constexpr (kNan) {  // rare: one instance will do
-        return LaunchWgmmaPart<true, kTiles, false, true>(p, context, plan, a_group, map);
-      } else if constexpr (kTiles == 4) {
-        return a_group <= 3
-                   ? LaunchWgmmaPart<false, 4, false, false>(p, context, plan, a_group, map)
-                   : LaunchWgmmaPart<false, 4, false, true>(p, context, plan, a_group, map);
-      } else {
-        if (a_group <= 3) {
-          return LaunchWgmmaPart<false, kTiles, true, false>(p, context, plan, a_group, map);
-        }
-        return a_group <= 5
-                   ? LaunchWgmmaPart<false, kTiles, false, false>(p, context, plan, a_group, map)
-                   : LaunchWgmmaPart<false, kTiles, true, true>(p, context, plan, a_group, map);
-      }
+    const auto launch = [&]<Sharing kSharing>(std::integral_constant<Sharing, kSharing>,
+                                              int count) {
+      return LaunchWgmmaPart<kNan, kTiles, kSharing>(p, context, plan, count, map);
     };
-    if (const cudaError_t error = run(); error != cudaSuccess) return error;
+    const auto choose = [&] {
+      if constexpr (!kNan) {  // a NaN is rare: one instance will do
+        if (a_group == 1) {
+          for (int count = std::min(5, p.segment_blocks); count > 1; --count) {
+            WgmmaPlan fits = plan;
+            fits.warpgroups = count;
+            fits.stages = count <= 3 ? 3 : 2;
+            if (WgmmaShared<kTiles, Sharing::kBlocks>(p, fits) > context.max_shared_bytes) continue;
+            return launch(std::integral_constant<Sharing, Sharing::kBlocks>(), count);
+          }
+        }
+        if constexpr (kTiles < 4) {
+          if (a_group <= 3) {
+            return launch(std::integral_constant<Sharing, Sharing::kPairs>(), a_group);
+          }
+        }
+        if (a_group <= 5) {
+          return launch(std::integral_constant<Sharing, Sharing::kPanels>(), a_group);
+        }
+      }
+      return launch(std::integral_constant<Sharing, Sharing::kManyPanels>(), a_group);
+    };
+    if (const cudaError_t error = choose(); error != cudaSuccess) return error;
   }
   return cudaSuccess;
 }

@@ -221,6 +221,11 @@ bool BenchShape(Backend& backend, const WeightSpec& spec, const Options& options
   if (!Ok(cudaMemcpy(device_x.data, x.data(), x.size() * 2, cudaMemcpyHostToDevice), "copy")) {
     return false;
   }
+  int max_shared_bytes = 0;
+  if (!Ok(cudaDeviceGetAttribute(&max_shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, 0),
+          "cudaDeviceGetAttribute")) {
+    return false;
+  }
   bool ok = true;
   for (const Arm& arm : backend.ladder()) {
     if (arm.format != spec.format || (arm.needs & ~backend.device().caps) != 0 ||
@@ -231,6 +236,7 @@ bool BenchShape(Backend& backend, const WeightSpec& spec, const Options& options
       if (m < arm.m_min || m > arm.m_max || m > arm.rows_per_launch) continue;
       cuda::CudaContext context = {.sm_count = sm_count,
                                    .has_wgmma = (backend.device().caps & kCapSm90a) != 0,
+                                   .max_shared_bytes = max_shared_bytes,
                                    .workspace = static_cast<std::byte*>(workspace.data),
                                    .workspace_bytes = cuda::kWorkspaceBytes,
                                    .scratch = static_cast<std::byte*>(scratch.data),
