@@ -96,7 +96,7 @@ class CpuNodeTest : public ::testing::TestWithParam<WeightFormat> {
     return observer_.totals();
   }
 
-  const Clock clock_;
+  const Clock clock_{};
   LeverStore levers_{clock_};
   RecordingObserver observer_;
   std::vector<std::unique_ptr<Backend>> backends_;

@@ -91,7 +91,7 @@ class LeverServiceTest : public ::testing::Test {
     return watch;
   }
 
-  const Clock clock_;
+  const Clock clock_{};
   const Authorizer authorizer_{TlsFiles{}};
   LeverStore store_{clock_, AuditLatched()};
   LeverServiceImpl service_{store_, authorizer_, {.watcher_queue = 4, .max_watchers = 3}};

@@ -111,7 +111,7 @@ class ShardServiceTest : public ::testing::Test {
   }
 
   test::TempDir dir_;
-  const Clock clock_;
+  const Clock clock_{};
   const Authorizer authorizer_{TlsFiles{}};
   std::atomic<bool> draining_ = false;
   std::unique_ptr<Backend> backend_;

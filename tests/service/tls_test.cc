@@ -80,7 +80,7 @@ class Node {
   const std::vector<absl::StatusOr<absl::Time>>& heard() const { return heard_; }
 
  private:
-  const Clock clock_;
+  const Clock clock_{};
   const Authorizer authorizer_;
   LeverStore store_;
   std::vector<absl::StatusOr<absl::Time>> heard_;
