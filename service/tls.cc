@@ -91,6 +91,7 @@ class ServerTls::Impl {
     {
       absl::MutexLock lock(&mu_);
       stopping_ = true;
+      changed_.SignalAll();
     }
     thread_.join();
   }
@@ -172,7 +173,11 @@ class ServerTls::Impl {
     while (true) {
       {
         absl::MutexLock lock(&mu_);
-        if (mu_.AwaitWithTimeout(absl::Condition(&stopping_), files_.reload)) return;
+        const absl::Time next = absl::Now() + files_.reload;
+        while (!stopping_) {
+          if (changed_.WaitWithDeadline(&mu_, next)) break;
+        }
+        if (stopping_) return;
       }
       Reload();
     }
@@ -181,6 +186,7 @@ class ServerTls::Impl {
   const TlsFiles files_;
   const TlsReloadListener on_reload_;
   mutable absl::Mutex mu_;
+  absl::CondVar changed_;  // stopping
   MemoryFile pair_ ABSL_GUARDED_BY(mu_);
   MemoryFile client_ca_ ABSL_GUARDED_BY(mu_);
   TlsMaterial live_ ABSL_GUARDED_BY(mu_);

@@ -63,9 +63,8 @@ BenchLoad::~BenchLoad() {
 }
 
 void BenchLoad::AwaitQuiet() {
-  const auto quiet = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return busy_ == 0; };
   absl::MutexLock lock(&mu_);
-  mu_.Await(absl::Condition(&quiet));
+  while (busy_ != 0) changed_.Wait(&mu_);
 }
 
 bool BenchLoad::Sampled(size_t index) const {
@@ -128,6 +127,7 @@ void BenchLoad::Free(Caller& caller) {
   absl::MutexLock lock(&mu_);
   (open_loop_ ? idle_ : parked_).push_back(&caller);
   --busy_;
+  changed_.SignalAll();
 }
 
 void BenchLoad::SendParked() {
@@ -141,12 +141,13 @@ void BenchLoad::SendParked() {
 }
 
 void BenchLoad::SendDue(absl::Time until) {
-  const auto has_idle = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return !idle_.empty(); };
   while (next_due_ <= absl::Now() && next_due_ < until) {
     Caller* caller = nullptr;
     {
       absl::MutexLock lock(&mu_);
-      if (!mu_.AwaitWithDeadline(absl::Condition(&has_idle), until)) return;
+      while (idle_.empty()) {
+        if (changed_.WaitWithDeadline(&mu_, until) && idle_.empty()) return;
+      }
       caller = idle_.back();
       idle_.pop_back();
       ++busy_;

@@ -92,6 +92,7 @@ class BenchLoad {
   double latest_send_s_ = 0;
 
   absl::Mutex mu_;
+  absl::CondVar changed_;                           // a caller was freed
   std::vector<Caller*> idle_ ABSL_GUARDED_BY(mu_);  // open loop: may take a call
   std::vector<Caller*> parked_
       ABSL_GUARDED_BY(mu_);            // closed loop: to be started, or after an error

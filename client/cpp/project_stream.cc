@@ -28,7 +28,7 @@ absl::Status ProjectStream::Reactor::Send(v1::ProjectRequest request, Done done,
     return writes_closed_ || finishing_ || pending_.size() < static_cast<size_t>(max_in_flight);
   };
   if (wait) {
-    mu_.Await(absl::Condition(&may_go));
+    while (!may_go()) changed_.Wait(&mu_);
   } else if (!may_go()) {
     return absl::ResourceExhaustedError(absl::StrCat(
         "stream: ", pending_.size(), " calls are in flight, the most it was opened for"));
@@ -62,6 +62,7 @@ void ProjectStream::Reactor::WriteNext() {
 
 void ProjectStream::Reactor::CloseWrites() {
   if (std::exchange(writes_closed_, true)) return;
+  changed_.SignalAll();
   RemoveHold();
 }
 
@@ -92,6 +93,7 @@ void ProjectStream::Reactor::OnReadDone(bool ok) {
     if (found != pending_.end()) {
       done = std::move(found->second);
       pending_.erase(found);
+      changed_.SignalAll();
     }
   }
   // A reply to no call in flight has nobody to hear it; the call it should have answered gets the
@@ -116,6 +118,7 @@ void ProjectStream::Reactor::OnDone(const grpc::Status& status) {
     writes_closed_ = true;
     status_ = ended;
     unanswered.swap(pending_);
+    changed_.SignalAll();
   }
   if (ended.ok()) ended = absl::UnavailableError("stream: the node ended it before this reply");
   for (auto& [id, done] : unanswered) std::move(done)(ended);
@@ -123,12 +126,14 @@ void ProjectStream::Reactor::OnDone(const grpc::Status& status) {
   absl::MutexLock lock(&mu_);
   self = std::move(self_);
   done_ = true;
+  changed_.SignalAll();
 }
 
 absl::Status ProjectStream::Reactor::Finish() {
   absl::MutexLock lock(&mu_);
   if (!std::exchange(finishing_, true) && !writing_ && !writes_closed_) WriteNext();
-  mu_.Await(absl::Condition(&done_));
+  changed_.SignalAll();  // those who wait for room in Send
+  while (!done_) changed_.Wait(&mu_);
   return status_;
 }
 

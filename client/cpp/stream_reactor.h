@@ -50,6 +50,7 @@ class ProjectStream::Reactor final
   v1::ProjectStreamResponse reply_;  // gRPC's between StartRead and OnReadDone
 
   mutable absl::Mutex mu_;
+  absl::CondVar changed_;  // what Send and Finish wait for
   std::shared_ptr<Reactor> self_ ABSL_GUARDED_BY(mu_);
   absl::flat_hash_map<std::string, Done> pending_ ABSL_GUARDED_BY(mu_);
   // Front is being written when writing_; elements stay in place while gRPC reads them.

@@ -16,7 +16,9 @@ class RacyService final : public fulcrum::v1::ProjectionService::CallbackService
   grpc::ServerUnaryReactor* Project(grpc::CallbackServerContext* context,
                                     const fulcrum::v1::ProjectRequest* request,
                                     fulcrum::v1::ProjectResponse*) override {
-    g_rows += static_cast<int>(request->rows());
+    const int before = g_rows;
+    std::this_thread::yield();  // lets another call in between
+    g_rows = before + static_cast<int>(request->rows());
     grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
     reactor->Finish(grpc::Status::OK);
     return reactor;
@@ -43,7 +45,7 @@ int main() {
           "127.0.0.1:" + std::to_string(port), grpc::InsecureChannelCredentials(), arguments));
       fulcrum::v1::ProjectRequest request;
       request.set_rows(1);
-      for (int call = 0; call < 500; ++call) {
+      for (int call = 0; call < 2000; ++call) {
         grpc::ClientContext context;
         fulcrum::v1::ProjectResponse response;
         if (!stub->Project(&context, request, &response).ok()) return;
