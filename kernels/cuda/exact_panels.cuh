@@ -25,9 +25,12 @@ struct ExactPlan {
   uint32_t* tickets;  // a row group each, all ones between launches
 };
 
-// Registers for three thread blocks of 128 threads a multiprocessor.
+// Registers of a thread: for fp8 three thread blocks of 128 threads find room on a multiprocessor.
+template <class Quarter>
+inline constexpr int kExactRegisters = Quarter::kScaled ? 168 : 224;
+
 template <class Quarter, int kColumns>
-__global__ void __maxnreg__(168) ExactPanelProduct(Product p, ExactPlan plan) {
+__global__ void __maxnreg__(kExactRegisters<Quarter>) ExactPanelProduct(Product p, ExactPlan plan) {
   // [two blocks in turn][step][column][lane of the order][its four k], then [column][128 rows].
   extern __shared__ __align__(16) float shared[];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;

@@ -6,21 +6,23 @@
 
 namespace fulcrum::cuda {
 
-// One pass over the weights for all m <= 32 columns.
-template <class Weights, int kTiles>
+// One pass over the weights for all m <= kMaxRows (16 or 32) columns.
+template <class Weights, int kTiles, int kMaxRows>
 cudaError_t RunMma(const ArmArgs& args) {
   const Product p = MakeProduct(args);
   const cudaStream_t stream = StreamOf(args);
   if (args.m <= 8) return LaunchMma<Weights, kTiles, 1>(p, 0, stream);
-  if (args.m <= 16) return LaunchMma<Weights, kTiles, 2>(p, 0, stream);
-  return LaunchMma<Weights, kTiles, 4>(p, 0, stream);
+  if constexpr (kMaxRows > 16) {
+    if (args.m > 16) return LaunchMma<Weights, kTiles, 4>(p, 0, stream);
+  }
+  return LaunchMma<Weights, kTiles, 2>(p, 0, stream);
 }
 
-template <int kTiles>
+template <int kTiles, int kMaxRows>
 cudaError_t RunMmaFp8(const ArmArgs& args) {
   return static_cast<const CudaWeight*>(args.weight)->has_nan()
-             ? RunMma<Fp8Fragment<true>, 1>(args)
-             : RunMma<Fp8Fragment<false>, kTiles>(args);
+             ? RunMma<Fp8Fragment<true>, 1, kMaxRows>(args)
+             : RunMma<Fp8Fragment<false>, kTiles, kMaxRows>(args);
 }
 
 }  // namespace fulcrum::cuda

@@ -6,7 +6,7 @@
 namespace fulcrum::cuda {
 
 absl::Status dense_gemm_m16_bf16(const ArmArgs& args) {
-  return CudaStatus(RunMma<Bf16Fragment, 1>(args), "dense_gemm_m16_bf16");
+  return CudaStatus(RunMma<Bf16Fragment, 1, 32>(args), "dense_gemm_m16_bf16");
 }
 
 }  // namespace fulcrum::cuda

@@ -6,7 +6,7 @@
 namespace fulcrum::cuda {
 
 absl::Status w8a16_gemm_m16(const ArmArgs& args) {
-  return CudaStatus(RunMmaFp8<2>(args), "w8a16_gemm_m16");
+  return CudaStatus(RunMmaFp8<2, 16>(args), "w8a16_gemm_m16");
 }
 
 }  // namespace fulcrum::cuda

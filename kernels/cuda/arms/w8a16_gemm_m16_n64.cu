@@ -6,7 +6,7 @@
 namespace fulcrum::cuda {
 
 absl::Status w8a16_gemm_m16_n64(const ArmArgs& args) {
-  return CudaStatus(RunMmaFp8<4>(args), "w8a16_gemm_m16_n64");
+  return CudaStatus(RunMmaFp8<4, 16>(args), "w8a16_gemm_m16_n64");
 }
 
 }  // namespace fulcrum::cuda

@@ -19,7 +19,7 @@ cudaError_t RunWgmma(const Product& p, const CudaContext& context) {
 absl::Status w8a16_gemm_m32(const ArmArgs& args) {
   const Product p = MakeProduct(args);
   const auto& context = *static_cast<const CudaContext*>(args.context);
-  if (!WgmmaServes(p, context)) return CudaStatus(RunMmaFp8<1>(args), "w8a16_gemm_m32");
+  if (!WgmmaServes(p, context)) return CudaStatus(RunMmaFp8<1, 32>(args), "w8a16_gemm_m32");
   const bool nan = static_cast<const CudaWeight*>(args.weight)->has_nan();
   return CudaStatus(nan ? RunWgmma<true>(p, context) : RunWgmma<false>(p, context),
                     "w8a16_gemm_m32");
