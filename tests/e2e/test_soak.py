@@ -34,7 +34,7 @@ class Soak(unittest.TestCase):
                 return node.resident_bytes()
             calls = lambda: node.metric("fulcrum_calls_total", code="OK")  # noqa: E731
             bench(3)  # buffers, arenas and caches fill
-            half = scaled(15_000, 500_000)
+            half = scaled(60_000, 500_000)
             resident = [bench(1)]
             first = calls()
             while calls() - first < half:
@@ -43,8 +43,9 @@ class Soak(unittest.TestCase):
             while calls() - counted < half:
                 resident.append(bench(scaled(1, 10)))
             grown = resident[-1] - middle
-            # Under 1 KB per 1,000 calls, and a page-sized allowance for the allocator's steps.
-            allowed = 1024 * (calls() - counted) / 1000 + (1 << 20)
+            # Under 1 KB per 1,000 calls, and room for the allocator's steps: a thread that gets an
+            # arena of its own late takes up to 2 MB once.
+            allowed = 1024 * (calls() - counted) / 1000 + (4 << 20)
             self.assertLess(grown, allowed, resident)
 
     def test_cancels_at_random_points_leave_nothing(self):  # P053, P056, P058
