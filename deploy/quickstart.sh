@@ -70,7 +70,7 @@ END
 # wait_for TEXT: blocks until the node's log has it, or the node has ended.
 wait_for() {
   local begin=$SECONDS
-  until grep -q "$1" "$work/node.log"; do
+  until grep -qs "$1" "$work/node.log"; do
     kill -0 "$node_pid" 2>/dev/null || fail "the node ended" "$work/node.log"
     ((SECONDS - begin < 120)) || fail "the node did not say \"$1\" in two minutes" "$work/node.log"
     sleep 0.05
