@@ -12,7 +12,7 @@ double Arrivals::Next() {
     case ArrivalKind::kConstant:
       return static_cast<double>(index) / rate_;
     case ArrivalKind::kBurst:
-      return static_cast<double>(index / burst_ * burst_) / rate_;
+      return static_cast<double>(index - index % burst_) / rate_;
     case ArrivalKind::kPoisson: {
       // Exponential gaps by inversion; 1 - u is never 0.
       const double u = std::ldexp(static_cast<double>(random_() >> 11), -53);

@@ -137,9 +137,11 @@ class Bench final : public Command {
   absl::Status CheckSizes(const v1::Limits& limits) const {
     const BenchOptions& o = report_.options;
     for (const v1::Shard& shard : shards_) {
-      const absl::Status status = CheckCallSize(limits, *ParseStepWord(o.step), o.rows, shard.k(),
-                                                static_cast<int64_t>(SizeOf(DType::kBf16)));
-      if (!status.ok()) return status;
+      if (absl::Status status = CheckCallSize(limits, *ParseStepWord(o.step), o.rows, shard.k(),
+                                              static_cast<int64_t>(SizeOf(DType::kBf16)));
+          !status.ok()) {
+        return status;
+      }
     }
     return absl::OkStatus();
   }
