@@ -12,11 +12,11 @@ namespace fulcrum::service {
 
 std::vector<double> BucketBounds(double first, double fine_end, double last, double growth) {
   // Equal steps that end exactly on fine_end.
-  const double steps = std::ceil(std::log(fine_end / first) / std::log(growth));
+  const int steps = static_cast<int>(std::ceil(std::log(fine_end / first) / std::log(growth)));
   std::vector<double> bounds;
-  for (double i = 0; i <= steps; ++i) {
+  for (int i = 0; i <= steps; ++i) {
     // Three significant digits keep the labels readable; the rounding is far below the growth.
-    const double exact = first * std::pow(fine_end / first, i / steps);
+    const double exact = first * std::pow(fine_end / first, static_cast<double>(i) / steps);
     const double unit = std::pow(10.0, std::floor(std::log10(exact)) - 2);
     bounds.push_back(std::round(exact / unit) * unit);
   }

@@ -110,7 +110,7 @@ absl::Status ProjectionStream::Accept() {
   auto call = std::make_shared<StreamCall>(node_, shared_from_this());
   call->call_context() = call_context_;
   // Bytes that are no message carry no id to answer to: the stream cannot go on.
-  const absl::Status parsed = call->Parse(read_buffer_);
+  absl::Status parsed = call->Parse(read_buffer_);
   read_buffer_.Clear();
   if (!parsed.ok()) {
     call->Dropped(parsed);
@@ -163,11 +163,11 @@ void ProjectionStream::Submit(std::shared_ptr<StreamCall> call, absl::Status sta
   c.Fail(std::move(status));
 }
 
-void ProjectionStream::Answer(std::shared_ptr<StreamCall> call, grpc::ByteBuffer bytes) {
+void ProjectionStream::Answer(std::shared_ptr<StreamCall> call, const grpc::ByteBuffer& bytes) {
   std::shared_ptr<StreamCall> dropped;
   {
     absl::MutexLock lock(&mu_);
-    Reply reply{.bytes = std::move(bytes), .reserved = 0, .call = std::move(call)};
+    Reply reply{.bytes = bytes, .reserved = 0, .call = std::move(call)};
     if (reply.call->listed) {
       reply.reserved = reply.call->payload_bytes;
       in_flight_.erase(reply.call->id);

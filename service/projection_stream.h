@@ -51,7 +51,7 @@ class ProjectionStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, 
   // Takes one message off the stream; a status ends the stream.
   absl::Status Accept();
   void Submit(std::shared_ptr<StreamCall> call, absl::Status status);
-  void Answer(std::shared_ptr<StreamCall> call, grpc::ByteBuffer bytes);
+  void Answer(std::shared_ptr<StreamCall> call, const grpc::ByteBuffer& bytes);
   // Ends the stream with `status` as soon as no write is under way; calls in flight are cancelled.
   void Abort(absl::Status status);
   // Starts what can be started, one thread at a time: gRPC's operations are made in a fixed order

@@ -13,6 +13,7 @@
 #include <optional>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
@@ -249,7 +250,8 @@ absl::StatusOr<Source> OpenConfigured(const WeightFileRef& file) {
   return Cut(*std::move(source), file);
 }
 
-ShardLoader::ShardLoader(ShardStore& store, std::vector<std::string> weight_roots) : store_(store) {
+ShardLoader::ShardLoader(ShardStore& store, const std::vector<std::string>& weight_roots)
+    : store_(store) {
   for (const std::string& root : weight_roots) {
     if (auto resolved = RealPath(root)) roots_.push_back(*std::move(resolved));
   }
@@ -271,7 +273,7 @@ absl::StatusOr<std::string> ShardLoader::ResolvePath(const std::string& path) co
   if (path.front() == '/') return ResolveCandidate(roots_, path);
   absl::StatusOr<std::string> result = absl::NotFoundError("no such file under the weight roots");
   for (const std::string& root : roots_) {
-    absl::StatusOr<std::string> candidate = ResolveCandidate(roots_, root + "/" + path);
+    absl::StatusOr<std::string> candidate = ResolveCandidate(roots_, absl::StrCat(root, "/", path));
     if (candidate.ok()) return candidate;
     if (absl::IsPermissionDenied(candidate.status())) result = std::move(candidate);
   }

@@ -58,7 +58,7 @@ std::vector<LoadSummary::Failed> FindLoadProblems(const std::vector<ModelConfig>
 class ShardLoader {
  public:
   // The store outlives the loader. `weight_roots` are folders that exist (CheckConfig).
-  ShardLoader(ShardStore& store, std::vector<std::string> weight_roots);
+  ShardLoader(ShardStore& store, const std::vector<std::string>& weight_roots);
 
   // Loads every shard of every model, in order. What fails is recorded, reported and, for explicit
   // shards, listed as FAILED; the rest still loads. `stop` is looked at between pieces of a weight,
