@@ -11,7 +11,7 @@
 
 #include <algorithm>
 
-#include "kernels/cuda/fragment.cuh"
+#include "kernels/cuda/exact_step.cuh"
 #include "kernels/cuda/product.cuh"
 
 namespace fulcrum::cuda {
@@ -59,12 +59,7 @@ __global__ void __maxnreg__(kExactRegisters<Quarter>) ExactPanelProduct(Product 
                          (step * columns + column) * 4;
 #pragma unroll
       for (int t = 0; t < 4; ++t) {
-        float4 v = {Low(pairs[t]), High(pairs[t]), Low(pairs[t + 4]), High(pairs[t + 4])};
-        if constexpr (Quarter::kScaled) {
-          v = {__fmul_rn(v.x, scale), __fmul_rn(v.y, scale), __fmul_rn(v.z, scale),
-               __fmul_rn(v.w, scale)};
-        }
-        to[t] = v;
+        to[t] = Scaled<Quarter::kScaled>(pairs[t], pairs[t + 4], scale);
       }
     }
   };
@@ -108,29 +103,20 @@ __global__ void __maxnreg__(kExactRegisters<Quarter>) ExactPanelProduct(Product 
             const float4 xs = x[((quarter * 2 + step) * columns + c) * 4];
 #pragma unroll
             for (int i = 0; i < kPanelTiles; ++i) {
-#pragma unroll
-              for (int row = 0; row < 2; ++row) {
-                float& sum = acc[i][row][c];
-                sum = __fmaf_rn(Low(pairs[i].pair[row]), xs.x, sum);
-                sum = __fmaf_rn(High(pairs[i].pair[row]), xs.y, sum);
-                sum = __fmaf_rn(Low(pairs[i].pair[2 + row]), xs.z, sum);
-                sum = __fmaf_rn(High(pairs[i].pair[2 + row]), xs.w, sum);
-              }
+              ExactStep(pairs[i], xs, acc[i][0][c], acc[i][1][c]);
             }
           }
         }
       }
     }
-    // (a0 + a2) + (a1 + a3) in every lane of the four, each keeps its share; segments ascending.
+    // Each of the four threads keeps its share; segments ascending.
 #pragma unroll
     for (int i = 0; i < kPanelTiles; ++i) {
 #pragma unroll
       for (int row = 0; row < 2; ++row) {
 #pragma unroll
         for (int c = 0; c < kColumns; ++c) {
-          float sum = acc[i][row][c];
-          sum = __fadd_rn(sum, __shfl_xor_sync(~0u, sum, 2));
-          sum = __fadd_rn(sum, __shfl_xor_sync(~0u, sum, 1));
+          const float sum = AddLanes(acc[i][row][c]);
           if (lane % 4 != c % 4) continue;
           float& to = total[(group * kColumns + c) * kScaleRows + panel * kPanelRows +
                             i * kTileRows + row * 8 + lane / 4];
@@ -189,9 +175,7 @@ cudaError_t LaunchExactPanels(const Product& p, const CudaContext& context) {
   plan.sums = reinterpret_cast<float*>(context.scratch);
   plan.tickets = reinterpret_cast<uint32_t*>(context.workspace);
   const int shared = (2 * kBlockK + kScaleRows) * columns * 4;
-  if (const cudaError_t error =
-          cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
-      error != cudaSuccess) {
+  if (const cudaError_t error = AllowShared(kernel, shared); error != cudaSuccess) {
     return error;
   }
   kernel<<<row_groups*(plan.split ? p.segments : 1), groups * kExactPanels * 32, shared,

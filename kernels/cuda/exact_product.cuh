@@ -6,7 +6,7 @@
 
 #include <algorithm>
 
-#include "kernels/cuda/fragment.cuh"
+#include "kernels/cuda/exact_step.cuh"
 #include "kernels/cuda/product.cuh"
 
 namespace fulcrum::cuda {
@@ -60,35 +60,21 @@ __global__ void __launch_bounds__(kMaxWarps * 32) ExactProduct(Product p) {
 #pragma unroll
         for (int c = 0; c < kColumns; ++c) {
           const uint2 v = LoadActivations(x[c], k);
-          float xs[4] = {Low(v.x), High(v.x), Low(v.y), High(v.y)};
-          if constexpr (Weights::kScaled) {
-#pragma unroll
-            for (float& value : xs) value = __fmul_rn(value, scale);
-          }
+          const float4 xs = Scaled<Weights::kScaled>(v.x, v.y, scale);
 #pragma unroll
           for (int i = 0; i < kTiles; ++i) {
-#pragma unroll
-            for (int row = 0; row < 2; ++row) {
-              float& sum = acc[i][row][c];
-              sum = __fmaf_rn(Low(pairs[i].pair[row]), xs[0], sum);
-              sum = __fmaf_rn(High(pairs[i].pair[row]), xs[1], sum);
-              sum = __fmaf_rn(Low(pairs[i].pair[2 + row]), xs[2], sum);
-              sum = __fmaf_rn(High(pairs[i].pair[2 + row]), xs[3], sum);
-            }
+            ExactStep(pairs[i], xs, acc[i][0][c], acc[i][1][c]);
           }
         }
       }
     }
-    // (a0 + a2) + (a1 + a3) in every lane of the four.
 #pragma unroll
     for (int i = 0; i < kTiles; ++i) {
 #pragma unroll
       for (int row = 0; row < 2; ++row) {
 #pragma unroll
         for (int c = 0; c < kColumns; ++c) {
-          float sum = acc[i][row][c];
-          sum = __fadd_rn(sum, __shfl_xor_sync(~0u, sum, 2));
-          sum = __fadd_rn(sum, __shfl_xor_sync(~0u, sum, 1));
+          const float sum = AddLanes(acc[i][row][c]);
           if (lane % 4 == c % 4) {
             sums[(segment * kColumns + c) * kRows + i * kTileRows + row * 8 + lane / 4] = sum;
           }
@@ -104,9 +90,7 @@ template <class Weights, int kTiles, int kColumns>
 cudaError_t LaunchExact(const Product& p, cudaStream_t stream) {
   const auto kernel = &ExactProduct<Weights, kTiles, kColumns>;
   const size_t shared = size_t{4} * p.segments * kColumns * kTiles * kTileRows;
-  if (const cudaError_t error = cudaFuncSetAttribute(
-          kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared));
-      error != cudaSuccess) {
+  if (const cudaError_t error = AllowShared(kernel, shared); error != cudaSuccess) {
     return error;
   }
   const int chunks = (p.m + kColumns - 1) / kColumns;

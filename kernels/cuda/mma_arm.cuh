@@ -11,11 +11,11 @@ template <class Weights, int kTiles, int kMaxRows>
 cudaError_t RunMma(const ArmArgs& args) {
   const Product p = MakeProduct(args);
   const cudaStream_t stream = StreamOf(args);
-  if (args.m <= 8) return LaunchMma<Weights, kTiles, 1>(p, 0, stream);
+  if (args.m <= 8) return LaunchMma<Weights, kTiles, 1>(p, stream);
   if constexpr (kMaxRows > 16) {
-    if (args.m > 16) return LaunchMma<Weights, kTiles, 4>(p, 0, stream);
+    if (args.m > 16) return LaunchMma<Weights, kTiles, 4>(p, stream);
   }
-  return LaunchMma<Weights, kTiles, 2>(p, 0, stream);
+  return LaunchMma<Weights, kTiles, 2>(p, stream);
 }
 
 template <int kTiles, int kMaxRows>

@@ -24,7 +24,7 @@ __device__ __forceinline__ void Mma(float (&c)[4], const StepPairs& a, uint2 b) 
 }
 
 template <class Weights, int kTiles, int kColumnTiles>
-__global__ void __launch_bounds__(kMmaMaxWarps * 32) MmaProduct(Product p, int first_column) {
+__global__ void __launch_bounds__(kMmaMaxWarps * 32) MmaProduct(Product p) {
 #if __CUDA_ARCH__ >= 800
   extern __shared__ float sums[];  // [segment][column][row]
   constexpr int kRows = kTiles * kTileRows, kColumns = kColumnTiles * kMmaColumns;
@@ -42,7 +42,7 @@ __global__ void __launch_bounds__(kMmaMaxWarps * 32) MmaProduct(Product p, int f
   const uint16_t* x[kColumnTiles];  // of column g of each
 #pragma unroll
   for (int c = 0; c < kColumnTiles; ++c) {
-    x[c] = p.x + min(first_column + c * kMmaColumns + lane / 4, p.m - 1) * p.x_pitch;
+    x[c] = p.x + min(c * kMmaColumns + lane / 4, p.m - 1) * p.x_pitch;
   }
 
   for (int segment = warp; segment < p.segments; segment += warps) {
@@ -101,22 +101,20 @@ __global__ void __launch_bounds__(kMmaMaxWarps * 32) MmaProduct(Product p, int f
     }
   }
   __syncthreads();
-  AddSegmentsAndStore<kRows>(p, sums, kColumns, int64_t{first_tile} * kTileRows, first_column);
+  AddSegmentsAndStore<kRows>(p, sums, kColumns, int64_t{first_tile} * kTileRows, 0);
 #endif
 }
 
-// Columns [first_column, first_column + 8 kColumnTiles) of the product, those below m.
+// m <= 8 kColumnTiles.
 template <class Weights, int kTiles, int kColumnTiles>
-cudaError_t LaunchMma(const Product& p, int first_column, cudaStream_t stream) {
+cudaError_t LaunchMma(const Product& p, cudaStream_t stream) {
   const auto kernel = &MmaProduct<Weights, kTiles, kColumnTiles>;
   const size_t shared = size_t{4} * p.segments * kColumnTiles * kMmaColumns * kTiles * kTileRows;
-  if (const cudaError_t error = cudaFuncSetAttribute(
-          kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared));
-      error != cudaSuccess) {
+  if (const cudaError_t error = AllowShared(kernel, shared); error != cudaSuccess) {
     return error;
   }
   const int groups = (p.tiles + kTiles - 1) / kTiles;
-  kernel<<<groups, std::min(p.segments, kMmaMaxWarps) * 32, shared, stream>>>(p, first_column);
+  kernel<<<groups, std::min(p.segments, kMmaMaxWarps) * 32, shared, stream>>>(p);
   return cudaGetLastError();
 }
 

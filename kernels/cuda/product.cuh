@@ -45,6 +45,13 @@ inline Product MakeProduct(const ArmArgs& args) {
           .y_f32 = args.output_type == DType::kF32};
 }
 
+// Lets a kernel have that much dynamic shared memory, bytes.
+template <class Kernel>
+cudaError_t AllowShared(Kernel kernel, size_t bytes) {
+  return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                              static_cast<int>(bytes));
+}
+
 // The first block of a tile; its next is kPanelTiles blocks further.
 __device__ __forceinline__ const std::byte* TileCodes(const Product& p, int tile, int block_bytes) {
   return p.codes +

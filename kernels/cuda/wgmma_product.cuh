@@ -295,6 +295,11 @@ inline bool WgmmaServes(const Product& p, const CudaContext& context) {
   return context.has_wgmma && p.segments <= context.sm_count;
 }
 
+// No deeper: what is asked for early queues in front of what is needed now.
+constexpr int RingStages(Sharing sharing, int warpgroups) {
+  return sharing == Sharing::kPairs ? 4 : warpgroups <= 3 ? 3 : 2;
+}
+
 // Shared memory of a plan, bytes.
 template <int kTiles, Sharing kSharing>
 int WgmmaShared(const Product& p, const WgmmaPlan& plan) {
@@ -309,12 +314,9 @@ cudaError_t LaunchWgmmaPart(const Product& p, const CudaContext& context, WgmmaP
                             int warpgroups, const CUtensorMap& map) {
   const auto kernel = &WgmmaProduct<kNan, kTiles, kSharing>;
   plan.warpgroups = std::min(warpgroups, kMaxWarpgroups<kTiles, kSharing>);
-  // No deeper: what is asked for early queues in front of what is needed now.
-  plan.stages = kSharing == Sharing::kPairs ? 4 : plan.warpgroups <= 3 ? 3 : 2;
+  plan.stages = RingStages(kSharing, plan.warpgroups);
   const int shared = WgmmaShared<kTiles, kSharing>(p, plan);
-  if (const cudaError_t error =
-          cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
-      error != cudaSuccess) {
+  if (const cudaError_t error = AllowShared(kernel, shared); error != cudaSuccess) {
     return error;
   }
   kernel<<<plan.groups * p.segments, plan.warpgroups * 128, shared, context.stream>>>(
@@ -351,7 +353,7 @@ cudaError_t LaunchWgmma(const Product& p, const CudaContext& context) {
           for (int count = std::min(5, p.segment_blocks); count > 1; --count) {
             WgmmaPlan fits = plan;
             fits.warpgroups = count;
-            fits.stages = count <= 3 ? 3 : 2;
+            fits.stages = RingStages(Sharing::kBlocks, count);
             if (WgmmaShared<kTiles, Sharing::kBlocks>(p, fits) > context.max_shared_bytes) continue;
             return launch(std::integral_constant<Sharing, Sharing::kBlocks>(), count);
           }
