@@ -8,45 +8,30 @@
 
 #include "client/cli/call_size.h"
 #include "client/cli/payload.h"
+#include "tests/client/support/command_node.h"
 #include "tests/client/support/fake_node.h"
-#include "tests/client/support/run_app.h"
 #include "tests/support/weight_files.h"
 
 namespace fulcrum::cli {
 namespace {
 
-using client::FakeNode;
 using testing::AllOf;
 using testing::HasSubstr;
 using testing::Not;
 
-constexpr int64_t kN = 12, kK = 16;
 constexpr char kA[] = "models/m/shards/a";
 
-class CommandErrors : public testing::Test {
+class CommandErrors : public CommandOnNode {
  protected:
   CommandErrors() {
     node_.info.mutable_limits()->set_max_decode_rows(32);
     node_.info.mutable_limits()->set_max_prefill_rows(2048);
     node_.info.mutable_limits()->set_max_message_bytes(1024);
-    node_.list_shards = [](const v1::ListShardsRequest&, v1::ListShardsResponse* response) {
-      client::FillTwoShards(response, kN, kK, "file.safetensors#w");
-      return grpc::Status::OK;
-    };
-    node_.project = [](grpc::ServerContext*, const v1::ProjectRequest* request,
-                       v1::ProjectResponse* response) {
-      return client::SumRows(*request, kN, response);
-    };
-  }
-  AppRun Run(std::vector<std::string> arguments) {
-    arguments.insert(arguments.begin(), {"--target", node_.target()});
-    return RunFulcrum(arguments);
   }
   AppRun Project(std::vector<std::string> more) {
     more.insert(more.begin(), {"project", "--shard", kA});
     return Run(more);
   }
-  FakeNode node_;
 };
 
 TEST_F(CommandErrors, RowsBeyondTheNodesLimitsAreRefusedBeforeTheyAreMade) {

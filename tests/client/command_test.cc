@@ -4,40 +4,22 @@
 #include <gtest/gtest.h>
 
 #include "client/cli/payload.h"
+#include "tests/client/support/command_node.h"
 #include "tests/client/support/fake_node.h"
-#include "tests/client/support/run_app.h"
 #include "tests/support/weight_files.h"
 
 namespace fulcrum::cli {
 namespace {
 
-using client::FakeNode;
 using testing::HasSubstr;
 
-constexpr int64_t kN = 12, kK = 16;
-
-class CommandTest : public testing::Test {
+class CommandTest : public CommandOnNode {
  protected:
-  CommandTest() {
-    node_.list_shards = [](const v1::ListShardsRequest&, v1::ListShardsResponse* response) {
-      client::FillTwoShards(response, kN, kK, "file.safetensors#w");
-      return grpc::Status::OK;
-    };
-    node_.project = [](grpc::ServerContext*, const v1::ProjectRequest* request,
-                       v1::ProjectResponse* response) {
-      return client::SumRows(*request, kN, response);
-    };
-  }
-  AppRun Run(std::vector<std::string> arguments) {
-    arguments.insert(arguments.begin(), {"--target", node_.target()});
-    return RunFulcrum(arguments);
-  }
   static std::vector<std::string> Keys(const nlohmann::json& json) {
     std::vector<std::string> keys;
     for (const auto& [key, value] : json.items()) keys.push_back(key);
     return keys;
   }
-  FakeNode node_;
 };
 
 TEST_F(CommandTest, UsageErrorsAreTwoAndHelpIsZero) {
