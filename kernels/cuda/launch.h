@@ -4,6 +4,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <atomic>
 #include <cstdint>
 
 #include "absl/status/status.h"
@@ -27,6 +28,10 @@ struct CudaContext {
   // More scratch, whose content nobody relies on.
   std::byte* scratch = nullptr;
   int64_t scratch_bytes = 0;
+  // What precedes this launch on the stream is a kernel of ours, on a device with programmatic
+  // launches (sm_90 and later): a kernel that waits for it by grid_order.cuh before it reads
+  // activations or touches the workspace may be launched so. One that is must wait, always.
+  bool programmatic = false;
 };
 
 // What fills the workspace between launches: the all-ones word, a NaN that no kernel computes.
@@ -46,6 +51,8 @@ class CudaWeight : public ResidentWeight {
   const float* scales() const { return scales_; }  // null for bf16
   const TileLayout& layout() const { return layout_; }
   bool has_nan() const { return has_nan_; }  // fp8: some code is NaN (the shard allows it)
+  // Never given twice in a process, as an address can be: captured launches are known by it.
+  uint64_t serial() const { return serial_; }
 
  protected:
   CudaWeight(WeightSpec spec, int64_t bytes) : ResidentWeight(std::move(spec), bytes) {}
@@ -53,6 +60,10 @@ class CudaWeight : public ResidentWeight {
   const std::byte* codes_ = nullptr;
   const float* scales_ = nullptr;
   bool has_nan_ = false;
+
+ private:
+  static inline std::atomic<uint64_t> last_serial_ = 0;
+  const uint64_t serial_ = ++last_serial_;
 };
 
 // The status of a runtime call: INTERNAL with the call and CUDA's own words, RESOURCE_EXHAUSTED

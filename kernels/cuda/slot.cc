@@ -3,11 +3,14 @@
 #include "kernels/cuda/slot.h"
 
 #include <algorithm>
+#include <atomic>
 #include <bit>
+#include <chrono>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "kernels/cuda/launch.h"
+#include "kernels/cuda/wait.h"
 
 namespace fulcrum::cuda {
 namespace {
@@ -21,11 +24,6 @@ size_t Capacity(size_t bytes) {
                         : (bytes + kStep - 1) / kStep * kStep;
 }
 
-template <MemoryKind kKind>
-absl::Status GrowAhead(Buffer<kKind>& buffer, int device, size_t bytes) {
-  return buffer.size() >= bytes ? absl::OkStatus() : Grow(buffer, device, Capacity(bytes));
-}
-
 size_t RowBytes(const WeightSpec& spec) { return static_cast<size_t>(spec.k) * 2; }
 
 size_t OutputBytes(const Launch& launch, const LaunchTarget& target) {
@@ -33,30 +31,58 @@ size_t OutputBytes(const Launch& launch, const LaunchTarget& target) {
          SizeOf(launch.output_type);
 }
 
+double Seconds(Timeline::Time begin, Timeline::Time end) {
+  return std::chrono::duration<double>(end - begin).count();
+}
+double Seconds(unsigned long long begin, unsigned long long end) {
+  return end > begin ? static_cast<double>(end - begin) * 1e-9 : 0;
+}
+
 }  // namespace
 
-absl::Status CudaSlot::MakeStreamAndEvents() {
+size_t CopiedBytes(const Launch& launch) {
+  size_t bytes = static_cast<size_t>(launch.m) * RowBytes(launch.targets.front().weight->spec());
+  for (const LaunchTarget& target : launch.targets) bytes += OutputBytes(launch, target);
+  return bytes;
+}
+
+// What the first launch must not pay for: stream, events and the loading of the copies' kernels.
+absl::Status CudaSlot::Open() {
   if (stream_.get() != nullptr) return absl::OkStatus();
-  for (Event& event : events_) {
-    absl::StatusOr<Event> made = MakeEvent(device_, EventKind::kTimed);
+  for (Event* event : {&in_done_, &kernel_done_, &out_done_}) {
+    absl::StatusOr<Event> made = MakeEvent(device_, EventKind::kOrder);
     if (!made.ok()) return made.status();
-    event = *std::move(made);
+    *event = *std::move(made);
   }
+  if (absl::Status s = Grow(report_, device_, sizeof(Report)); !s.ok()) return s;
+  if (absl::Status s = Grow(stamps_, device_, sizeof(Stamps)); !s.ok()) return s;
   absl::StatusOr<Stream> stream = MakeStream(device_, Priority::kLaunches);
   if (!stream.ok()) return stream.status();
+  if (absl::Status s = CudaStatus(cudaMemsetAsync(stamps_.data(), 0, sizeof(Stamps), stream->get()),
+                                  "cudaMemsetAsync");
+      !s.ok()) {
+    return s;
+  }
+  if (absl::Status s = CudaStatus(LoadCopies(), "loading of the copies"); !s.ok()) return s;
+  if (absl::Status s = AwaitEmpty(stream->get(), kHangLimit); !s.ok()) return s;
   stream_ = *std::move(stream);
   return absl::OkStatus();
 }
 
 absl::Status CudaSlot::Reserve(size_t activation_bytes, std::span<const size_t> output_bytes) {
-  if (absl::Status s = MakeStreamAndEvents(); !s.ok()) return s;
-  absl::Status status = GrowAhead(host_activations_, device_, activation_bytes);
+  if (absl::Status s = Open(); !s.ok()) return s;
+  const auto grow = [this](auto& buffer, size_t bytes) {
+    if (buffer.size() >= bytes) return absl::OkStatus();
+    graphs_.Clear();  // they hold the address
+    return Grow(buffer, device_, Capacity(bytes));
+  };
+  absl::Status status = grow(host_activations_, activation_bytes);
   // Without padding: K is not known here, and mostly it has none.
-  if (status.ok()) status = GrowAhead(device_activations_, device_, activation_bytes);
+  if (status.ok()) status = grow(device_activations_, activation_bytes);
   if (outputs_.size() < output_bytes.size()) outputs_.resize(output_bytes.size());
   for (size_t i = 0; i < output_bytes.size() && status.ok(); ++i) {
-    status = GrowAhead(outputs_[i].host, device_, output_bytes[i]);
-    if (status.ok()) status = GrowAhead(outputs_[i].device, device_, output_bytes[i]);
+    status = grow(outputs_[i].host, output_bytes[i]);
+    if (status.ok()) status = grow(outputs_[i].device, output_bytes[i]);
   }
   return status;
 }
@@ -88,8 +114,70 @@ absl::Status CudaSlot::Check(const Launch& launch) const {
   return absl::OkStatus();
 }
 
-absl::Status CudaSlot::Record(Moment moment, cudaStream_t stream) {
-  return CudaStatus(cudaEventRecord(events_[moment].get(), stream), "cudaEventRecord");
+absl::Status CudaSlot::Prepare(const Launch& launch) {
+  const size_t bytes = static_cast<size_t>(launch.m) *
+                       static_cast<size_t>(PaddedK(launch.targets.front().weight->spec().k)) * 2;
+  if (device_activations_.size() >= bytes) return absl::OkStatus();
+  graphs_.Clear();
+  return Grow(device_activations_, device_, Capacity(bytes));
+}
+
+OutCopy CudaSlot::CopyOutOf(const Launch& launch) const {
+  auto* const to = reinterpret_cast<Report*>(report_.data());
+  OutCopy copy = {};
+  copy.count = static_cast<int>(launch.targets.size());
+  copy.from = reinterpret_cast<const Stamps*>(stamps_.data());
+  copy.to = &to->stamps;
+  copy.done = to->done;
+  for (size_t i = 0; i < launch.targets.size(); ++i) {
+    copy.parts[i] = {.from = outputs_[i].device.data(),
+                     .to = outputs_[i].host.data(),
+                     .bytes = static_cast<int64_t>(OutputBytes(launch, launch.targets[i]))};
+  }
+  return copy;
+}
+
+void CudaSlot::ExpectOutputs(const Launch& launch) {
+  expected_flags_ = DoneFlags(CopyOutOf(launch));
+  std::fill_n(report().done, expected_flags_, 0);
+}
+
+absl::Status CudaSlot::EnqueueIn(const Launch& launch, bool programmatic, cudaStream_t stream) {
+  const int64_t k = launch.targets.front().weight->spec().k;
+  const InCopy copy = {.from = activations(),
+                       .to = reinterpret_cast<uint16_t*>(device_activations_.data()),
+                       .rows = launch.m,
+                       .k = static_cast<int>(k),
+                       .pitch = static_cast<int>(PaddedK(k)),
+                       .stamps = reinterpret_cast<Stamps*>(stamps_.data())};
+  return CudaStatus(EnqueueCopyIn(copy, programmatic, stream), "copy of activations");
+}
+
+absl::Status CudaSlot::EnqueueOut(const Launch& launch, bool programmatic, cudaStream_t stream) {
+  return CudaStatus(EnqueueCopyOut(CopyOutOf(launch), programmatic, stream), "copy of outputs");
+}
+
+absl::StatusOr<LaunchTimes> CudaSlot::AwaitOutputs(cudaStream_t compute, absl::Duration limit) {
+  int arrived = 0;
+  const auto done = [&]() -> absl::StatusOr<bool> {
+    while (arrived < expected_flags_ &&
+           std::atomic_ref(report().done[arrived]).load(std::memory_order_acquire) != 0) {
+      ++arrived;
+    }
+    return arrived == expected_flags_;
+  };
+  const auto look = [&]() -> absl::Status {
+    const absl::StatusOr<bool> empty = Ended(compute);
+    if (!empty.ok()) return empty.status();
+    if (*empty && !*done()) return absl::InternalError("a launch ended without its outputs");
+    return absl::OkStatus();
+  };
+  if (absl::Status s = Await(done, look, limit); !s.ok()) return s;
+  const Stamps& at = report().stamps;
+  const unsigned long long end = *std::max_element(report().done, report().done + expected_flags_);
+  return LaunchTimes{.copy_in = Seconds(at.in_begin, at.in_end),
+                     .kernel = Seconds(at.kernel_begin, at.kernel_end),
+                     .copy_out = Seconds(at.kernel_end, end)};
 }
 
 absl::Status CudaSlot::CopyIn(const Launch& launch) {
@@ -97,9 +185,8 @@ absl::Status CudaSlot::CopyIn(const Launch& launch) {
   const auto rows = static_cast<size_t>(launch.m);
   const size_t row_bytes = RowBytes(spec);
   const size_t pitch = static_cast<size_t>(PaddedK(spec.k)) * 2;
-  if (absl::Status s = GrowAhead(device_activations_, device_, rows * pitch); !s.ok()) return s;
   std::byte* const to = device_activations_.data();
-  if (absl::Status s = Record(kInBegin, stream_.get()); !s.ok()) return s;
+  begin_ = std::chrono::steady_clock::now();
   cudaError_t error = cudaSuccess;
   if (pitch == row_bytes) {
     error = cudaMemcpyAsync(to, host_activations_.data(), rows * row_bytes, cudaMemcpyHostToDevice,
@@ -113,27 +200,30 @@ absl::Status CudaSlot::CopyIn(const Launch& launch) {
     }
   }
   if (absl::Status s = CudaStatus(error, "copy of activations"); !s.ok()) return s;
-  return Record(kInEnd, stream_.get());
+  return CudaStatus(cudaEventRecord(in_done_.get(), stream_.get()), "cudaEventRecord");
 }
 
-absl::Status CudaSlot::BeginKernels(cudaStream_t compute) {
+absl::StatusOr<bool> CudaSlot::BeginKernels(cudaStream_t compute) {
+  const absl::StatusOr<bool> there = Ended(in_done_.get());
+  if (!there.ok() || *there) return there;
   if (absl::Status s =
-          CudaStatus(cudaStreamWaitEvent(compute, events_[kInEnd].get(), 0), "cudaStreamWaitEvent");
+          CudaStatus(cudaStreamWaitEvent(compute, in_done_.get(), 0), "cudaStreamWaitEvent");
       !s.ok()) {
     return s;
   }
-  return Record(kKernelBegin, compute);
+  return false;
 }
 
-absl::Status CudaSlot::EndKernels(cudaStream_t compute) { return Record(kKernelEnd, compute); }
+absl::Status CudaSlot::EndKernels(cudaStream_t compute) {
+  return CudaStatus(cudaEventRecord(kernel_done_.get(), compute), "cudaEventRecord");
+}
 
 absl::Status CudaSlot::CopyOut(const Launch& launch) {
-  if (absl::Status s = CudaStatus(cudaStreamWaitEvent(stream_.get(), events_[kKernelEnd].get(), 0),
+  if (absl::Status s = CudaStatus(cudaStreamWaitEvent(stream_.get(), kernel_done_.get(), 0),
                                   "cudaStreamWaitEvent");
       !s.ok()) {
     return s;
   }
-  if (absl::Status s = Record(kOutBegin, stream_.get()); !s.ok()) return s;
   for (size_t i = 0; i < launch.targets.size(); ++i) {
     if (absl::Status s =
             CudaStatus(cudaMemcpyAsync(outputs_[i].host.data(), outputs_[i].device.data(),
@@ -144,38 +234,29 @@ absl::Status CudaSlot::CopyOut(const Launch& launch) {
       return s;
     }
   }
-  return Record(kOutEnd, stream_.get());
+  return CudaStatus(cudaEventRecord(out_done_.get(), stream_.get()), "cudaEventRecord");
 }
 
-absl::StatusOr<double> CudaSlot::Seconds(Moment begin, Moment end) const {
-  float milliseconds = 0;
-  if (absl::Status s =
-          CudaStatus(cudaEventElapsedTime(&milliseconds, events_[begin].get(), events_[end].get()),
-                     "cudaEventElapsedTime");
-      !s.ok()) {
-    return s;
-  }
-  return static_cast<double>(milliseconds) / 1000;
-}
-
-absl::StatusOr<LaunchTimes> CudaSlot::Finish() {
-  if (absl::Status s =
-          CudaStatus(cudaEventSynchronize(events_[kOutEnd].get()), "cudaEventSynchronize");
-      !s.ok()) {
-    return s;
-  }
-  const absl::StatusOr<double> in = Seconds(kInBegin, kInEnd);
-  const absl::StatusOr<double> kernel = Seconds(kKernelBegin, kKernelEnd);
-  const absl::StatusOr<double> out = Seconds(kOutBegin, kOutEnd);
-  for (const absl::StatusOr<double>* time : {&in, &kernel, &out}) {
-    if (!time->ok()) return time->status();
-  }
-  return LaunchTimes{.copy_in = *in, .kernel = *kernel, .copy_out = *out};
-}
-
-void CudaSlot::Drain() {
-  if (stream_.get() != nullptr) cudaStreamSynchronize(stream_.get());
-  cudaGetLastError();
+absl::StatusOr<LaunchTimes> CudaSlot::Finish(Timeline& timeline, uint64_t number,
+                                             absl::Duration limit) {
+  const auto await = [limit](const Event& event) -> absl::StatusOr<Timeline::Time> {
+    if (absl::Status s =
+            Await([&event] { return Ended(event.get()); }, [] { return absl::OkStatus(); }, limit);
+        !s.ok()) {
+      return s;
+    }
+    return std::chrono::steady_clock::now();
+  };
+  const absl::StatusOr<Timeline::Time> in = await(in_done_);
+  if (!in.ok()) return in.status();
+  const absl::StatusOr<Timeline::Time> kernel = await(kernel_done_);
+  if (!kernel.ok()) return kernel.status();
+  timeline.Ended(number, *kernel);
+  const absl::StatusOr<Timeline::Time> out = await(out_done_);
+  if (!out.ok()) return out.status();
+  return LaunchTimes{.copy_in = Seconds(begin_, *in),
+                     .kernel = Seconds(timeline.Began(number, *in, *kernel), *kernel),
+                     .copy_out = Seconds(*kernel, *out)};
 }
 
 }  // namespace fulcrum::cuda

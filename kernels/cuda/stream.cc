@@ -29,8 +29,8 @@ absl::StatusOr<Stream> MakeStream(int device, Priority priority) {
 absl::StatusOr<Event> MakeEvent(int device, EventKind kind) {
   if (absl::Status s = SetDevice(device); !s.ok()) return s;
   const unsigned flags =
-      kind == EventKind::kTimed
-          ? static_cast<unsigned>(cudaEventDefault)
+      kind == EventKind::kOrder
+          ? static_cast<unsigned>(cudaEventDisableTiming)
           : static_cast<unsigned>(cudaEventBlockingSync | cudaEventDisableTiming);
   cudaEvent_t raw = nullptr;
   if (absl::Status s =

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/status/statusor.h"
+#include "kernels/cuda/device_memory.h"
 
 namespace fulcrum::cuda {
 
@@ -23,7 +24,7 @@ class Handle {
     return *this;
   }
   ~Handle() {
-    if (raw_ == nullptr) return;
+    if (raw_ == nullptr || GivenUp(device_)) return;
     cudaSetDevice(device_);
     kDestroy(raw_);
     cudaGetLastError();  // of a lost device; the next caller must not be given it
@@ -37,15 +38,16 @@ class Handle {
 };
 using Stream = Handle<cudaStream_t, cudaStreamDestroy>;
 using Event = Handle<cudaEvent_t, cudaEventDestroy>;
+using GraphExec = Handle<cudaGraphExec_t, cudaGraphExecDestroy>;
 
 // Launches go before uploads and checksums wherever the device has a choice. No stream waits for
 // the legacy default stream.
 enum class Priority { kLaunches, kBackground };
 absl::StatusOr<Stream> MakeStream(int device, Priority priority);
 
-// kTimed: with a time, waited for by spinning (a launch's latency). kQuiet: without a time, the
-// waiting thread sleeps (uploads).
-enum class EventKind { kTimed, kQuiet };
+// kOrder: for streams to wait for and for the host to ask, by wait.h (launches). kQuiet: the
+// waiting thread sleeps (uploads). Neither keeps a time: that stalls its stream by 2 us (H200).
+enum class EventKind { kOrder, kQuiet };
 absl::StatusOr<Event> MakeEvent(int device, EventKind kind);
 
 // Waits, asleep, for everything that is in the stream now.

@@ -1,0 +1,390 @@
+// The ways a launch can go (run.cc): whichever it is, the same bytes; graphs of weights that come
+// and go; weights that are launched together; every device at once; a device that hangs. What needs
+// no device (the cache of graphs, waiting, the order of launches) runs on any machine.
+// SPDX-License-Identifier: Apache-2.0
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <thread>
+
+#include "kernels/cuda/cuda_backend.h"
+#include "kernels/cuda/graph_cache.h"
+#include "kernels/cuda/timeline.h"
+#include "kernels/cuda/wait.h"
+#include "tests/kernels/cuda/cuda_cases.h"
+
+namespace fulcrum::cuda {
+namespace {
+
+using ::testing::Each;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using Way = RunOptions::Way;
+
+CudaBackend& Cuda(const test::BackendUnderTest& under_test) {
+  return static_cast<CudaBackend&>(*under_test.backend);
+}
+
+// A slot that is kept, as an executor keeps it, for launches of up to `rows` rows on `n` columns.
+struct Caller {
+  Caller(Backend& used, int rows, int64_t k, std::vector<int64_t> ns)
+      : backend(used), slot(used.NewSlot()) {
+    for (const int64_t n : ns) bytes.push_back(static_cast<size_t>(rows * n) * 4);
+    const absl::Status reserved = slot->Reserve(static_cast<size_t>(rows * k) * 2, bytes);
+    EXPECT_TRUE(reserved.ok()) << reserved;
+  }
+
+  // The outputs, one after another; empty when it failed.
+  Bytes Run(std::span<const LaunchTarget> targets, std::span<const uint16_t> x, int m) {
+    std::memcpy(slot->activations(), x.data(), x.size() * 2);
+    for (size_t i = 0; i < targets.size(); ++i) test::Poison(slot->output(i), bytes[i]);
+    const auto begin = std::chrono::steady_clock::now();
+    const auto ran = backend.Run(*slot, {.targets = targets, .m = m, .output_type = DType::kF32});
+    const std::chrono::duration<double> wall = std::chrono::steady_clock::now() - begin;
+    EXPECT_TRUE(ran.ok()) << ran.status();
+    if (!ran.ok()) return {};
+    times = *ran;
+    EXPECT_GE(std::min({times.copy_in, times.kernel, times.copy_out}), 0);
+    EXPECT_LE(times.copy_in + times.kernel + times.copy_out, wall.count());
+    Bytes all;
+    for (size_t i = 0; i < targets.size(); ++i) {
+      const auto count = static_cast<size_t>(m * targets[i].weight->spec().n) * 4;
+      all.insert(all.end(), slot->output(i), slot->output(i) + count);
+      EXPECT_TRUE(test::IsPoison(slot->output(i) + count, bytes[i] - count)) << "target " << i;
+    }
+    return all;
+  }
+  Bytes Run(const ResidentWeight& weight, std::span<const uint16_t> x, int m) {
+    const LaunchTarget target = {&ExactArm(backend, m), &weight};
+    return Run(std::span(&target, 1), x, m);
+  }
+
+  Backend& backend;
+  std::unique_ptr<LaunchSlot> slot;
+  std::vector<size_t> bytes;
+  LaunchTimes times;
+};
+
+std::shared_ptr<ResidentWeight> Uploaded(Backend& backend, int64_t n, int64_t k, uint64_t seed) {
+  auto weight = backend.Upload(*Synthetic(n, k, WeightFormat::kFp8Block128, seed));
+  EXPECT_TRUE(weight.ok()) << weight.status();
+  return weight.ok() ? *std::move(weight) : nullptr;
+}
+
+TEST(CudaRun, EveryWayGivesTheSameBytes) {
+  const test::BackendUnderTest cuda = Open();
+  FULCRUM_NEED_BACKEND(cuda);
+  CudaBackend& backend = Cuda(cuda);
+  // Whole blocks; rows padded, in whole pieces of 8 and not; output sizes that end within 16 bytes.
+  constexpr std::pair<int64_t, int64_t> kShapes[] = {{1024, 2560}, {129, 200}, {67, 1101}};
+  for (const auto& [n, k] : kShapes) {
+    const auto weight = Uploaded(backend, n, k, 1);
+    ASSERT_NE(weight, nullptr);
+    for (const int m : {1, 2, 5, 32}) {
+      SCOPED_TRACE(testing::Message() << n << " x " << k << " M = " << m);
+      const std::vector<uint16_t> x = Gaussian(m, k);
+      Caller caller(backend, 32, k, {n});
+      backend.set_run_options({.way = Way::kOverlapped});
+      const Bytes expected = caller.Run(*weight, x, m);
+      EXPECT_GT(caller.times.copy_in, 0);
+      EXPECT_GT(caller.times.copy_out, 0);
+      backend.set_run_options({.way = Way::kDirect, .graphs = false, .programmatic = false});
+      EXPECT_EQ(caller.Run(*weight, x, m), expected);
+      EXPECT_GT(caller.times.copy_in, 0);
+      EXPECT_GT(caller.times.kernel, 0);
+      EXPECT_GT(caller.times.copy_out, 0);
+      backend.set_run_options({.way = Way::kDirect, .graphs = false});
+      EXPECT_EQ(caller.Run(*weight, x, m), expected);
+      backend.set_run_options({.way = Way::kDirect, .uses_before_graph = 1});
+      for (int i = 0; i < 3; ++i) EXPECT_EQ(caller.Run(*weight, x, m), expected) << i;
+      EXPECT_EQ(static_cast<CudaSlot&>(*caller.slot).graphs().size(), 1u);
+      EXPECT_GT(caller.times.kernel, 0);
+    }
+  }
+}
+
+TEST(CudaRun, LaunchesOfSeveralTargetsAndPiecesGoEveryWay) {
+  const test::BackendUnderTest cuda = Open();
+  FULCRUM_NEED_BACKEND(cuda);
+  CudaBackend& backend = Cuda(cuda);
+  const std::vector<int64_t> ns = {256, 129, 1024};
+  std::vector<std::shared_ptr<ResidentWeight>> weights;
+  for (const int64_t n : ns) weights.push_back(Uploaded(backend, n, 1280, 7));
+  for (const int m : {3, 32, 70}) {
+    const Arm& arm = ExactArm(backend, m, m > kMaxDecodeRows ? Step::kPrefill : Step::kDecode);
+    std::vector<LaunchTarget> targets;
+    for (const auto& weight : weights) targets.push_back({&arm, weight.get()});
+    const std::vector<uint16_t> x = Gaussian(m, 1280);
+    Caller caller(backend, m, 1280, ns);
+    Bytes expected;
+    for (const RunOptions& options :
+         {RunOptions{.way = Way::kOverlapped}, RunOptions{.way = Way::kDirect, .graphs = false},
+          RunOptions{.way = Way::kDirect, .uses_before_graph = 0}, RunOptions{}}) {
+      backend.set_run_options(options);
+      const Bytes out = caller.Run(targets, x, m);
+      if (expected.empty()) expected = out;
+      EXPECT_EQ(out, expected) << "M = " << m;
+    }
+    EXPECT_FALSE(expected.empty());
+  }
+}
+
+TEST(CudaRun, TwoWeightsOfOneShapeInTurnGiveWhatTheyGiveWithoutGraphs) {
+  const test::BackendUnderTest cuda = Open();
+  FULCRUM_NEED_BACKEND(cuda);
+  CudaBackend& backend = Cuda(cuda);
+  const std::vector<uint16_t> x = Gaussian(4, 1280);
+  Caller caller(backend, 4, 1280, {256});
+  std::shared_ptr<ResidentWeight> weights[2];
+  Bytes expected[2];
+  backend.set_run_options({.graphs = false});
+  for (size_t i = 0; i < 2; ++i) {
+    weights[i] = Uploaded(backend, 256, 1280, i + 1);
+    expected[i] = caller.Run(*weights[i], x, 4);
+  }
+  ASSERT_NE(expected[0], expected[1]);
+  backend.set_run_options({});
+  int differences = 0;
+  for (size_t i = 0; i < 10000; ++i) {
+    if (caller.Run(*weights[i % 2], x, 4) != expected[i % 2]) ++differences;
+  }
+  EXPECT_EQ(differences, 0);
+}
+
+TEST(CudaRun, AWeightLoadedWhereAnotherWasIsNotRunByTheOthersGraph) {
+  const test::BackendUnderTest cuda = Open();
+  FULCRUM_NEED_BACKEND(cuda);
+  CudaBackend& backend = Cuda(cuda);
+  const std::vector<uint16_t> x = Gaussian(4, 1280);
+  Caller caller(backend, 4, 1280, {256});
+  const std::byte* address = nullptr;
+  int reused = 0;
+  for (uint64_t seed = 1; seed <= 8; ++seed) {
+    const auto weight = Uploaded(backend, 256, 1280, seed);
+    ASSERT_NE(weight, nullptr);
+    const std::byte* const codes = static_cast<const CudaWeight&>(*weight).codes();
+    if (codes == address) ++reused;
+    address = codes;
+    backend.set_run_options({.graphs = false});
+    const Bytes expected = caller.Run(*weight, x, 4);
+    backend.set_run_options({.way = Way::kDirect, .uses_before_graph = 1});
+    for (int i = 0; i < 3; ++i) EXPECT_EQ(caller.Run(*weight, x, 4), expected) << seed;
+  }
+  EXPECT_GT(reused, 0) << "no weight came where another was: nothing was tested";
+}
+
+TEST(CudaRun, ASlotThatGrowsForgetsTheGraphsOfItsOldBuffers) {
+  const test::BackendUnderTest cuda = Open();
+  FULCRUM_NEED_BACKEND(cuda);
+  CudaBackend& backend = Cuda(cuda);
+  backend.set_run_options({.way = Way::kDirect, .uses_before_graph = 0});
+  const auto weight = Uploaded(backend, 1024, 1280, 1);
+  const std::vector<uint16_t> x = Gaussian(4, 1280);
+  Caller caller(backend, 4, 1280, {1024});
+  const Bytes expected = caller.Run(*weight, x, 4);
+  GraphCache& graphs = static_cast<CudaSlot&>(*caller.slot).graphs();
+  EXPECT_EQ(graphs.size(), 1u);
+  caller.bytes[0] *= 8;
+  ASSERT_TRUE(caller.slot->Reserve(32 * 1280 * 2, caller.bytes).ok());
+  EXPECT_EQ(graphs.size(), 0u);
+  EXPECT_EQ(caller.Run(*weight, x, 4), expected);
+}
+
+// An arm that fuses, on top of one that does not: how many weights it was given, and their
+// products.
+const Arm* fused_with = nullptr;
+std::vector<size_t> fused_siblings;
+std::vector<bool> fused_programmatic;
+absl::Status Fused(const ArmArgs& args) {
+  fused_siblings.push_back(args.siblings.size());
+  fused_programmatic.push_back(static_cast<const CudaContext*>(args.context)->programmatic);
+  ArmArgs own = args;
+  own.siblings = {};
+  absl::Status status = fused_with->run(own);
+  for (const Sibling& sibling : args.siblings) {
+    own.weight = sibling.weight;
+    own.output = sibling.output;
+    own.output_pitch = sibling.output_pitch;
+    status.Update(fused_with->run(own));
+  }
+  return status;
+}
+
+TEST(CudaRun, TargetsOfOneFusingArmAreOneLaunchAndTheOthersAreNot) {
+  const test::BackendUnderTest cuda = Open();
+  FULCRUM_NEED_BACKEND(cuda);
+  CudaBackend& backend = Cuda(cuda);
+  constexpr int kM = 40;  // prefill: two pieces
+  const std::vector<int64_t> ns = {256, 129, 64, 320};
+  const Arm& exact = ExactArm(backend, kM, Step::kPrefill);
+  fused_with = &exact;
+  Arm fusing = exact;
+  fusing.fuses = true;
+  fusing.run = &Fused;
+  std::vector<std::shared_ptr<ResidentWeight>> weights;
+  std::vector<LaunchTarget> alone, together;
+  for (const int64_t n : ns) {
+    weights.push_back(Uploaded(backend, n, 640, static_cast<uint64_t>(n)));
+    alone.push_back({&exact, weights.back().get()});
+    together.push_back({n == 129 ? &exact : &fusing, weights.back().get()});
+  }
+  const std::vector<uint16_t> x = Gaussian(kM, 640);
+  Caller caller(backend, kM, 640, ns);
+  const Bytes expected = caller.Run(alone, x, kM);
+  for (const Way way : {Way::kDirect, Way::kOverlapped}) {
+    backend.set_run_options({.way = way});
+    fused_siblings.clear();
+    fused_programmatic.clear();
+    EXPECT_EQ(caller.Run(together, x, kM), expected);
+    EXPECT_THAT(fused_siblings, ElementsAre(2, 2));
+    const bool has = (backend.device().caps & kCapSm90a) != 0;
+    EXPECT_EQ(fused_programmatic.back(), has) << "a kernel of ours came before";
+    if (way == Way::kDirect) {
+      EXPECT_EQ(fused_programmatic.front(), has);
+    }
+  }
+  backend.set_run_options({.way = Way::kDirect, .programmatic = false});
+  fused_programmatic.clear();
+  EXPECT_EQ(caller.Run(together, x, kM), expected);
+  EXPECT_THAT(fused_programmatic, Each(false));
+}
+
+TEST(CudaRun, EveryDeviceAtOnceGivesWhatOneGivesAlone) {
+  const test::BackendUnderTest cuda = Open();
+  FULCRUM_NEED_BACKEND(cuda);
+  const auto backends = MakeCudaBackends(0);
+  ASSERT_TRUE(backends.ok()) << backends.status();
+  constexpr int kSlots = 3, kRounds = 200;
+  const Source source = Synthetic(2048, 2560);
+  std::vector<uint16_t> x[kSlots];
+  Bytes expected[kSlots];
+  std::vector<std::shared_ptr<ResidentWeight>> weights;
+  for (const auto& backend : *backends) {
+    const auto weight = backend->Upload(*source);
+    ASSERT_TRUE(weight.ok()) << weight.status();
+    weights.push_back(*weight);
+  }
+  for (int i = 0; i < kSlots; ++i) {
+    x[i] = Gaussian(1 + 9 * i, 2560, static_cast<uint64_t>(i));
+    expected[i] = RunExact(*backends->front(), *weights.front(), x[i], 1 + 9 * i);
+  }
+  std::atomic<int> differences = 0;
+  std::vector<std::thread> threads;
+  for (size_t device = 0; device < backends->size(); ++device) {
+    for (int i = 0; i < kSlots; ++i) {
+      threads.emplace_back([&, device, i] {
+        Caller caller(*(*backends)[device], 1 + 9 * i, 2560, {2048});
+        for (int round = 0; round < kRounds; ++round) {
+          if (caller.Run(*weights[device], x[i], 1 + 9 * i) != expected[i]) ++differences;
+        }
+      });
+    }
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(differences, 0);
+}
+
+// Holds the stream up for good, as a kernel that never ends does.
+absl::Status Hang(const ArmArgs& args) {
+  const auto forever = [](void*) {
+    while (true) ::pause();
+  };
+  return CudaStatus(
+      cudaLaunchHostFunc(static_cast<const CudaContext*>(args.context)->stream, forever, nullptr),
+      "cudaLaunchHostFunc");
+}
+
+// In a process of its own, which ends without the cleaning up that would wait for the device.
+[[noreturn]] void RunOnADeviceThatHangs(Way way) {
+  const auto fail = [](const std::string& what) {
+    std::fprintf(stderr, "%s\n", what.c_str());
+    std::_Exit(1);
+  };
+  test::BackendUnderTest cuda = Open();
+  CudaBackend& backend = Cuda(cuda);
+  auto weight = Uploaded(backend, 256, 1280, 1);
+  auto caller = std::make_unique<Caller>(backend, 4, 1280, std::vector<int64_t>{256});
+  const Arm hangs = {.name = "hangs", .run = &Hang};
+  const LaunchTarget target = {&hangs, weight.get()};
+  const Launch launch = {.targets = std::span(&target, 1), .m = 4};
+  backend.set_run_options({.way = way, .hang_limit = absl::Milliseconds(50)});
+  const absl::Status hung = backend.Run(*caller->slot, launch).status();
+  if (hung.code() != absl::StatusCode::kInternal) fail(hung.ToString());
+  if (hung.message().find("stopped answering") == std::string::npos) fail(hung.ToString());
+  if (backend.healthy()) fail("still healthy");
+  const absl::Status later = backend.Run(*caller->slot, launch).status();
+  if (later.code() != absl::StatusCode::kUnavailable) fail(later.ToString());
+  const size_t more = size_t{1} << 22;
+  const absl::Status grown = caller->slot->Reserve(more, std::span(&more, 1));
+  if (grown.code() != absl::StatusCode::kUnavailable) fail(grown.ToString());
+  caller.reset();
+  weight.reset();
+  cuda.backend.reset();
+  std::_Exit(0);
+}
+
+TEST(CudaRunDeathTest, ADeviceThatHangsIsGivenUpAndHoldsNobodyUp) {
+  {
+    const test::BackendUnderTest cuda = Open();
+    FULCRUM_NEED_BACKEND(cuda);
+  }
+  testing::FLAGS_gtest_death_test_style = "threadsafe";
+  EXPECT_EXIT(RunOnADeviceThatHangs(Way::kDirect), testing::ExitedWithCode(0), "");
+  EXPECT_EXIT(RunOnADeviceThatHangs(Way::kOverlapped), testing::ExitedWithCode(0), "");
+}
+
+TEST(GraphCache, ForgetsWhatWasUsedLeastRecentlyAndItsCount) {
+  GraphCache cache(2);
+  cache.Touch({1}).uses = 11;
+  cache.Touch({2}).uses = 12;
+  EXPECT_EQ(cache.Touch({1}).uses, 11);
+  cache.Touch({3}).uses = 13;  // in the place of 2
+  EXPECT_EQ(cache.size(), 2u);
+  EXPECT_EQ(cache.Touch({1}).uses, 11);
+  EXPECT_EQ(cache.Touch({3}).uses, 13);
+  EXPECT_EQ(cache.Touch({2}).uses, 0);
+  EXPECT_EQ(cache.Touch({1}).uses, 0) << "1 was older than 3";
+  cache.Clear();
+  EXPECT_EQ(cache.size(), 0u);
+  EXPECT_EQ(cache.Touch({3}).uses, 0);
+}
+
+TEST(Timeline, ALaunchBeginsAfterTheOneBeforeItOrWhenItsInputIsThere) {
+  using std::chrono::microseconds;
+  Timeline timeline;
+  const Timeline::Time t{std::chrono::seconds(100)};
+  EXPECT_EQ(timeline.Next(), 1u);
+  EXPECT_EQ(timeline.Next(), 2u);
+  EXPECT_EQ(timeline.Began(1, t, t + microseconds(9)), t);
+  EXPECT_EQ(timeline.Began(2, t, t + microseconds(9)), t) << "not known when 1 ended";
+  timeline.Ended(1, t + microseconds(5));
+  EXPECT_EQ(timeline.Began(2, t, t + microseconds(9)), t + microseconds(5));
+  EXPECT_EQ(timeline.Began(2, t + microseconds(7), t + microseconds(9)), t + microseconds(7));
+  EXPECT_EQ(timeline.Began(2, t, t + microseconds(4)), t + microseconds(4)) << "seen late";
+  EXPECT_EQ(timeline.Began(66, t, t + microseconds(9)), t) << "1 shares the place of 65";
+}
+
+TEST(Await, EndsWithTheAnswerTheFaultOrTheLimit) {
+  const auto fine = [] { return absl::OkStatus(); };
+  int asked = 0;
+  EXPECT_TRUE(
+      Await([&]() -> absl::StatusOr<bool> { return ++asked == 100; }, fine, absl::Seconds(60))
+          .ok());
+  EXPECT_EQ(asked, 100);
+  const auto never = []() -> absl::StatusOr<bool> { return false; };
+  EXPECT_TRUE(absl::IsDeadlineExceeded(Await(never, fine, absl::Milliseconds(10))));
+  EXPECT_TRUE(absl::IsDataLoss(Await(
+      never, [] { return absl::DataLossError("seen"); }, absl::Seconds(60))));
+  EXPECT_TRUE(
+      absl::IsAborted(Await([]() -> absl::StatusOr<bool> { return absl::AbortedError("asked"); },
+                            fine, absl::Seconds(60))));
+}
+
+}  // namespace
+}  // namespace fulcrum::cuda
