@@ -95,7 +95,7 @@ class CudaBackend : public Backend {
   bool RunsDirect(const Launch& launch, int running) const;
   absl::StatusOr<LaunchTimes> RunDirect(CudaSlot& slot, const Launch& launch)
       ABSL_LOCKS_EXCLUDED(launch_mutex_);
-  absl::StatusOr<LaunchTimes> RunOverlapped(CudaSlot& slot, const Launch& launch)
+  absl::StatusOr<LaunchTimes> RunOverlapped(CudaSlot& slot, const Launch& launch, int running)
       ABSL_LOCKS_EXCLUDED(launch_mutex_);
   // Null when the launch is better run without one.
   cudaGraphExec_t GraphOf(CudaSlot& slot, const Launch& launch) ABSL_LOCKS_EXCLUDED(launch_mutex_);

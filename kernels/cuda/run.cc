@@ -15,12 +15,12 @@ namespace fulcrum::cuda {
 namespace {
 
 // What decides between the two ways, measured on an H200 behind PCIe 5 (bench/RESULTS.md, "Run").
-// Both kinds of copy move about as much a second; a launch that runs direct keeps the compute
-// stream for its copies as well, one that runs overlapped keeps the host for as long as about 7 us
-// of kernel and copies take, in driver calls that all slots take in turn.
+// Both kinds of copy move about as much a second. A launch that runs direct keeps the compute
+// stream for its copies too; one that runs overlapped keeps the host, in driver calls that all
+// slots take in turn, for as long as kernel and copies of so many seconds keep the device.
 constexpr double kCopyBytesPerSecond = 50e9;
 constexpr double kWeightBytesPerSecond = 4.4e12;
-constexpr double kOverlapCostSeconds = 5e-6;
+constexpr double kOverlapSeconds = 9e-6;
 // Alone, the copy engines gain what their start costs only here.
 constexpr size_t kMaxDirectBytes = size_t{4} << 20;
 
@@ -38,7 +38,7 @@ bool CudaBackend::RunsDirect(const Launch& launch, int running) const {
     weight_bytes += static_cast<double>(target.weight->resident_bytes());
   }
   return static_cast<double>(copied) / kCopyBytesPerSecond + weight_bytes / kWeightBytesPerSecond <
-         kOverlapCostSeconds;
+         kOverlapSeconds;
 }
 
 absl::StatusOr<LaunchTimes> CudaBackend::Run(LaunchSlot& slot, const Launch& launch) {
@@ -48,8 +48,9 @@ absl::StatusOr<LaunchTimes> CudaBackend::Run(LaunchSlot& slot, const Launch& lau
   const int running = running_.fetch_add(1, std::memory_order_relaxed) + 1;
   const absl::Cleanup ended = [this] { running_.fetch_sub(1, std::memory_order_relaxed); };
   if (absl::Status s = cuda_slot.Prepare(launch); !s.ok()) return s;
-  absl::StatusOr<LaunchTimes> times =
-      RunsDirect(launch, running) ? RunDirect(cuda_slot, launch) : RunOverlapped(cuda_slot, launch);
+  absl::StatusOr<LaunchTimes> times = RunsDirect(launch, running)
+                                          ? RunDirect(cuda_slot, launch)
+                                          : RunOverlapped(cuda_slot, launch, running);
   if (!times.ok()) return AfterFailure(cuda_slot, times.status());
   return times;
 }
@@ -75,8 +76,14 @@ absl::StatusOr<LaunchTimes> CudaBackend::RunDirect(CudaSlot& slot, const Launch&
   return times;
 }
 
-absl::StatusOr<LaunchTimes> CudaBackend::RunOverlapped(CudaSlot& slot, const Launch& launch) {
+absl::StatusOr<LaunchTimes> CudaBackend::RunOverlapped(CudaSlot& slot, const Launch& launch,
+                                                       int running) {
   if (absl::Status s = slot.CopyIn(launch); !s.ok()) return s;
+  // With two others in flight the device does not run dry while this thread, not the stream, waits
+  // for the copy; the kernels can then follow the others' programmatically.
+  if (running > 2 && has_programmatic_ && run_options_.programmatic) {
+    if (absl::Status s = slot.AwaitIn(run_options_.hang_limit); !s.ok()) return s;
+  }
   uint64_t number = 0;
   {
     absl::MutexLock lock(&launch_mutex_);

@@ -31,6 +31,10 @@ size_t OutputBytes(const Launch& launch, const LaunchTarget& target) {
          SizeOf(launch.output_type);
 }
 
+absl::Status AwaitEvent(const Event& event, absl::Duration limit) {
+  return Await([&event] { return Ended(event.get()); }, [] { return absl::OkStatus(); }, limit);
+}
+
 double Seconds(Timeline::Time begin, Timeline::Time end) {
   return std::chrono::duration<double>(end - begin).count();
 }
@@ -187,6 +191,7 @@ absl::Status CudaSlot::CopyIn(const Launch& launch) {
   const size_t pitch = static_cast<size_t>(PaddedK(spec.k)) * 2;
   std::byte* const to = device_activations_.data();
   begin_ = std::chrono::steady_clock::now();
+  in_time_.reset();
   cudaError_t error = cudaSuccess;
   if (pitch == row_bytes) {
     error = cudaMemcpyAsync(to, host_activations_.data(), rows * row_bytes, cudaMemcpyHostToDevice,
@@ -203,9 +208,20 @@ absl::Status CudaSlot::CopyIn(const Launch& launch) {
   return CudaStatus(cudaEventRecord(in_done_.get(), stream_.get()), "cudaEventRecord");
 }
 
+absl::Status CudaSlot::AwaitIn(absl::Duration limit) {
+  if (in_time_.has_value()) return absl::OkStatus();
+  if (absl::Status s = AwaitEvent(in_done_, limit); !s.ok()) return s;
+  in_time_ = std::chrono::steady_clock::now();
+  return absl::OkStatus();
+}
+
 absl::StatusOr<bool> CudaSlot::BeginKernels(cudaStream_t compute) {
-  const absl::StatusOr<bool> there = Ended(in_done_.get());
-  if (!there.ok() || *there) return there;
+  if (!in_time_.has_value()) {
+    const absl::StatusOr<bool> there = Ended(in_done_.get());
+    if (!there.ok()) return there;
+    if (*there) in_time_ = std::chrono::steady_clock::now();
+  }
+  if (in_time_.has_value()) return true;
   if (absl::Status s =
           CudaStatus(cudaStreamWaitEvent(compute, in_done_.get(), 0), "cudaStreamWaitEvent");
       !s.ok()) {
@@ -215,6 +231,7 @@ absl::StatusOr<bool> CudaSlot::BeginKernels(cudaStream_t compute) {
 }
 
 absl::Status CudaSlot::EndKernels(cudaStream_t compute) {
+  enqueued_ = std::chrono::steady_clock::now();
   return CudaStatus(cudaEventRecord(kernel_done_.get(), compute), "cudaEventRecord");
 }
 
@@ -239,24 +256,16 @@ absl::Status CudaSlot::CopyOut(const Launch& launch) {
 
 absl::StatusOr<LaunchTimes> CudaSlot::Finish(Timeline& timeline, uint64_t number,
                                              absl::Duration limit) {
-  const auto await = [limit](const Event& event) -> absl::StatusOr<Timeline::Time> {
-    if (absl::Status s =
-            Await([&event] { return Ended(event.get()); }, [] { return absl::OkStatus(); }, limit);
-        !s.ok()) {
-      return s;
-    }
-    return std::chrono::steady_clock::now();
-  };
-  const absl::StatusOr<Timeline::Time> in = await(in_done_);
-  if (!in.ok()) return in.status();
-  const absl::StatusOr<Timeline::Time> kernel = await(kernel_done_);
-  if (!kernel.ok()) return kernel.status();
-  timeline.Ended(number, *kernel);
-  const absl::StatusOr<Timeline::Time> out = await(out_done_);
-  if (!out.ok()) return out.status();
-  return LaunchTimes{.copy_in = Seconds(begin_, *in),
-                     .kernel = Seconds(timeline.Began(number, *in, *kernel), *kernel),
-                     .copy_out = Seconds(*kernel, *out)};
+  if (absl::Status s = AwaitIn(limit); !s.ok()) return s;
+  if (absl::Status s = AwaitEvent(kernel_done_, limit); !s.ok()) return s;
+  const Timeline::Time kernel = std::chrono::steady_clock::now();
+  timeline.Ended(number, kernel);
+  if (absl::Status s = AwaitEvent(out_done_, limit); !s.ok()) return s;
+  const Timeline::Time out = std::chrono::steady_clock::now();
+  const Timeline::Time began = timeline.Began(number, std::max(*in_time_, enqueued_), kernel);
+  return LaunchTimes{.copy_in = Seconds(begin_, *in_time_),
+                     .kernel = std::max(0.0, Seconds(began, kernel)),
+                     .copy_out = Seconds(kernel, out)};
 }
 
 }  // namespace fulcrum::cuda

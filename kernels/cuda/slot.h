@@ -10,6 +10,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -47,9 +48,12 @@ class CudaSlot : public LaunchSlot {
   // Errors as AwaitEmpty's. Faults are looked for in `compute`.
   absl::StatusOr<LaunchTimes> AwaitOutputs(cudaStream_t compute, absl::Duration limit);
 
-  // Overlapped. BeginKernels is true when the activations were there already, so that `compute` was
-  // not made to wait for them; EndKernels comes after the kernels were put into it.
+  // Overlapped. Times are the host's, a microsecond or two late: a time of the device's would stall
+  // the compute stream. AwaitIn may be left out. BeginKernels is true when the activations were
+  // there already, so that `compute` was not made to wait for them; EndKernels comes after the
+  // kernels were put into it.
   absl::Status CopyIn(const Launch& launch);
+  absl::Status AwaitIn(absl::Duration limit);
   absl::StatusOr<bool> BeginKernels(cudaStream_t compute);
   absl::Status EndKernels(cudaStream_t compute);
   absl::Status CopyOut(const Launch& launch);
@@ -84,7 +88,9 @@ class CudaSlot : public LaunchSlot {
   const int device_;
   Stream stream_;
   Event in_done_, kernel_done_, out_done_;
-  Timeline::Time begin_;
+  // Of an overlapped launch, as its thread saw them.
+  Timeline::Time begin_, enqueued_;
+  std::optional<Timeline::Time> in_time_;
   PinnedBuffer host_activations_;
   DeviceBuffer device_activations_;
   std::vector<Output> outputs_;

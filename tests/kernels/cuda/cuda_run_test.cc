@@ -260,7 +260,7 @@ TEST(CudaRun, EveryDeviceAtOnceGivesWhatOneGivesAlone) {
   FULCRUM_NEED_BACKEND(cuda);
   const auto backends = MakeCudaBackends(0);
   ASSERT_TRUE(backends.ok()) << backends.status();
-  constexpr int kSlots = 3, kRounds = 200;
+  constexpr int kSlots = 4, kRounds = 200;
   const Source source = Synthetic(2048, 2560);
   std::vector<uint16_t> x[kSlots];
   Bytes expected[kSlots];
@@ -271,23 +271,28 @@ TEST(CudaRun, EveryDeviceAtOnceGivesWhatOneGivesAlone) {
     weights.push_back(*weight);
   }
   for (int i = 0; i < kSlots; ++i) {
-    x[i] = Gaussian(1 + 9 * i, 2560, static_cast<uint64_t>(i));
-    expected[i] = RunExact(*backends->front(), *weights.front(), x[i], 1 + 9 * i);
+    x[i] = Gaussian(1 + 8 * i, 2560, static_cast<uint64_t>(i));
+    expected[i] = RunExact(*backends->front(), *weights.front(), x[i], 1 + 8 * i);
   }
-  std::atomic<int> differences = 0;
-  std::vector<std::thread> threads;
-  for (size_t device = 0; device < backends->size(); ++device) {
-    for (int i = 0; i < kSlots; ++i) {
-      threads.emplace_back([&, device, i] {
-        Caller caller(*(*backends)[device], 1 + 9 * i, 2560, {2048});
-        for (int round = 0; round < kRounds; ++round) {
-          if (caller.Run(*weights[device], x[i], 1 + 9 * i) != expected[i]) ++differences;
-        }
-      });
+  for (const Way way : {Way::kFastest, Way::kDirect, Way::kOverlapped}) {
+    for (const auto& backend : *backends) {
+      static_cast<CudaBackend&>(*backend).set_run_options({.way = way});
     }
+    std::atomic<int> differences = 0;
+    std::vector<std::thread> threads;
+    for (size_t device = 0; device < backends->size(); ++device) {
+      for (int i = 0; i < kSlots; ++i) {
+        threads.emplace_back([&, device, i] {
+          Caller caller(*(*backends)[device], 1 + 8 * i, 2560, {2048});
+          for (int round = 0; round < kRounds; ++round) {
+            if (caller.Run(*weights[device], x[i], 1 + 8 * i) != expected[i]) ++differences;
+          }
+        });
+      }
+    }
+    for (std::thread& thread : threads) thread.join();
+    EXPECT_EQ(differences, 0) << static_cast<int>(way);
   }
-  for (std::thread& thread : threads) thread.join();
-  EXPECT_EQ(differences, 0);
 }
 
 // Holds the stream up for good, as a kernel that never ends does.
