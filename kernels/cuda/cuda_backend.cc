@@ -45,7 +45,10 @@ CudaBackend::CudaBackend(int ordinal, const DeviceInfo& info)
 
 CudaBackend::~CudaBackend() {
   // Nothing may still run on the workspace, which is freed next.
-  if (compute_.get() != nullptr && SetDevice(ordinal_).ok()) cudaStreamSynchronize(compute_.get());
+  if (compute_.get() != nullptr && SetDevice(ordinal_).ok() &&
+      absl::IsDeadlineExceeded(AwaitEmpty(compute_.get(), kHangLimit))) {
+    GiveUp(ordinal_);
+  }
 }
 
 absl::Status CudaBackend::Open(int64_t memory_budget_bytes) {

@@ -76,7 +76,9 @@ class CudaBackend : public Backend {
   // Not while anything runs.
   void set_run_options(const RunOptions& options) { run_options_ = options; }
   LaunchShape Shape(const Arm& arm, const WeightSpec& spec, int m) const override;
-  bool healthy() const override { return healthy_.load(std::memory_order_relaxed); }
+  bool healthy() const override {
+    return healthy_.load(std::memory_order_relaxed) && !GivenUp(ordinal_);
+  }
 
   // Runs one arm on the caller's own device buffers and waits for it: strided rows, benchmarks.
   // args.context is set here; launch.h says what the activations must be like.

@@ -8,6 +8,7 @@
 #include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "kernels/cuda/brief_lock.h"
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/ladder/ladder.h"
 
@@ -15,30 +16,35 @@ namespace fulcrum::cuda {
 namespace {
 
 // What decides between the two ways, measured on an H200 behind PCIe 5 (bench/RESULTS.md, "Run").
-// Both kinds of copy move about as much a second. A launch that runs direct keeps the compute
-// stream for its copies too; one that runs overlapped keeps the host, in driver calls that all
-// slots take in turn, for as long as kernel and copies of so many seconds keep the device.
-constexpr double kCopyBytesPerSecond = 50e9;
-constexpr double kWeightBytesPerSecond = 4.4e12;
-constexpr double kOverlapSeconds = 9e-6;
+// Both kinds of copy move about as much a second.
+double CopySeconds(const Launch& launch) { return static_cast<double>(CopiedBytes(launch)) / 50e9; }
+double ReadSeconds(const Launch& launch) {  // of the weights
+  double bytes = 0;
+  for (const LaunchTarget& target : launch.targets) {
+    bytes += static_cast<double>(target.weight->resident_bytes());
+  }
+  return bytes / 4.4e12;
+}
+// A launch that runs direct keeps the compute stream for its copies too; one that runs overlapped
+// keeps the host, in driver calls that all slots take in turn, for as long as reading and copying
+// of so many seconds keep the device. With two in flight nobody is ahead to hide what is enqueued.
+constexpr double kOverlapSeconds = 6e-6, kOverlapSecondsOfTwo = 9e-6;
 // Alone, the copy engines gain what their start costs only here.
 constexpr size_t kMaxDirectBytes = size_t{4} << 20;
+// What a copy in takes by a copy engine, and a launch behind it; and a kernel beside its reading.
+constexpr double kCopyInSeconds = 12e-6, kKernelSeconds = 2e-6;
 
 }  // namespace
 
 bool CudaBackend::RunsDirect(const Launch& launch, int running) const {
-  const size_t copied = CopiedBytes(launch);
-  if (launch.targets.size() > size_t{kMaxCopyParts} || copied > kMaxDirectBytes) return false;
+  if (launch.targets.size() > size_t{kMaxCopyParts} || CopiedBytes(launch) > kMaxDirectBytes) {
+    return false;
+  }
   if (run_options_.way != RunOptions::Way::kFastest) {
     return run_options_.way == RunOptions::Way::kDirect;
   }
-  if (running == 1) return true;
-  double weight_bytes = 0;
-  for (const LaunchTarget& target : launch.targets) {
-    weight_bytes += static_cast<double>(target.weight->resident_bytes());
-  }
-  return static_cast<double>(copied) / kCopyBytesPerSecond + weight_bytes / kWeightBytesPerSecond <
-         kOverlapSeconds;
+  return running == 1 || CopySeconds(launch) + ReadSeconds(launch) <
+                             (running == 2 ? kOverlapSecondsOfTwo : kOverlapSeconds);
 }
 
 absl::StatusOr<LaunchTimes> CudaBackend::Run(LaunchSlot& slot, const Launch& launch) {
@@ -60,7 +66,7 @@ absl::StatusOr<LaunchTimes> CudaBackend::RunDirect(CudaSlot& slot, const Launch&
   slot.ExpectOutputs(launch);
   uint64_t number = 0;
   {
-    absl::MutexLock lock(&launch_mutex_);
+    const BriefLock lock(&launch_mutex_);
     number = timeline_.Next();
     absl::Status status;
     if (graph != nullptr) {
@@ -79,14 +85,15 @@ absl::StatusOr<LaunchTimes> CudaBackend::RunDirect(CudaSlot& slot, const Launch&
 absl::StatusOr<LaunchTimes> CudaBackend::RunOverlapped(CudaSlot& slot, const Launch& launch,
                                                        int running) {
   if (absl::Status s = slot.CopyIn(launch); !s.ok()) return s;
-  // With two others in flight the device does not run dry while this thread, not the stream, waits
-  // for the copy; the kernels can then follow the others' programmatically.
-  if (running > 2 && has_programmatic_ && run_options_.programmatic) {
+  // When those ahead keep the device busy meanwhile, this thread, not the stream, waits for the
+  // copy: the kernels can then follow the others' programmatically.
+  if (has_programmatic_ && run_options_.programmatic &&
+      (running - 2) * (kKernelSeconds + ReadSeconds(launch)) > kCopyInSeconds) {
     if (absl::Status s = slot.AwaitIn(run_options_.hang_limit); !s.ok()) return s;
   }
   uint64_t number = 0;
   {
-    absl::MutexLock lock(&launch_mutex_);
+    const BriefLock lock(&launch_mutex_);
     number = timeline_.Next();
     const absl::StatusOr<bool> there = slot.BeginKernels(compute_.get());
     if (!there.ok()) return there.status();
@@ -113,7 +120,7 @@ cudaGraphExec_t CudaBackend::GraphOf(CudaSlot& slot, const Launch& launch) {
   }
   CudaContext context;
   {
-    absl::MutexLock lock(&launch_mutex_);
+    const BriefLock lock(&launch_mutex_);
     context = context_;
   }
   context.stream = slot.stream();
@@ -203,7 +210,6 @@ absl::Status CudaBackend::AfterFailure(CudaSlot& slot, absl::Status status) {
     NoteFailure();
     return status;
   }
-  healthy_ = false;
   GiveUp(ordinal_);
   return absl::InternalError(absl::StrCat(device_.id,
                                           " stopped answering: ", std::string(status.message()),
@@ -214,7 +220,7 @@ absl::Status CudaBackend::RunArm(const Arm& arm, ArmArgs args) {
   if (absl::Status s = Enter(); !s.ok()) return s;
   absl::Status status;
   {
-    absl::MutexLock lock(&launch_mutex_);
+    const BriefLock lock(&launch_mutex_);
     context_.programmatic = false;
     status = EnqueueArm(arm, args, context_);
   }

@@ -7,7 +7,9 @@
 #include <utility>
 
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "kernels/cuda/device_memory.h"
+#include "kernels/cuda/wait.h"
 
 namespace fulcrum::cuda {
 
@@ -31,6 +33,7 @@ class Handle {
   }
 
   Raw get() const { return raw_; }
+  int device() const { return device_; }
 
  private:
   int device_ = 0;
@@ -50,7 +53,9 @@ absl::StatusOr<Stream> MakeStream(int device, Priority priority);
 enum class EventKind { kOrder, kQuiet };
 absl::StatusOr<Event> MakeEvent(int device, EventKind kind);
 
-// Waits, asleep, for everything that is in the stream now.
-absl::Status WaitQuietly(const Stream& stream, const Event& event);
+// Waits, asleep, for everything that is in the stream now. UNAVAILABLE after `limit`: the device is
+// given up.
+absl::Status WaitQuietly(const Stream& stream, const Event& event,
+                         absl::Duration limit = kHangLimit);
 
 }  // namespace fulcrum::cuda

@@ -13,14 +13,6 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-void Pause() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  asm volatile("yield");
-#endif
-}
-
 absl::StatusOr<bool> AsAnswer(cudaError_t error, const char* call) {
   if (error == cudaSuccess) return true;
   if (error != cudaErrorNotReady) return CudaStatus(error, call);
@@ -29,6 +21,14 @@ absl::StatusOr<bool> AsAnswer(cudaError_t error, const char* call) {
 }
 
 }  // namespace
+
+void Pause() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
 
 absl::Status Await(absl::FunctionRef<absl::StatusOr<bool>()> done,
                    absl::FunctionRef<absl::Status()> look, absl::Duration limit) {

@@ -15,6 +15,9 @@ namespace fulcrum::cuda {
 // A device that owes an answer for so long has hung: the longest launches take well under a second.
 inline constexpr absl::Duration kHangLimit = absl::Seconds(10);
 
+// A breath of a thread that spins.
+void Pause();
+
 // Until `done` is true or fails. `look`, for faults that `done` cannot see, is called every
 // millisecond. DEADLINE_EXCEEDED after `limit`. After 2 ms, longer than any decode launch, the
 // thread sleeps 20 us between two asks.

@@ -63,8 +63,8 @@ absl::Status CudaBackend::WarmUp(const CudaWeight& weight) {
                         .output_pitch = spec.n},
                        *done);
     if (!status.ok()) {
-      cudaStreamSynchronize(compute_.get());  // what was enqueued uses the buffers freed below
-      cudaGetLastError();
+      // What was enqueued uses the buffers freed below.
+      if (absl::IsDeadlineExceeded(AwaitEmpty(compute_.get(), kHangLimit))) GiveUp(ordinal_);
       return absl::Status(status.code(),
                           absl::StrCat(spec.name, ": warm-up of arm ", std::string(arm.name), ": ",
                                        status.message()));

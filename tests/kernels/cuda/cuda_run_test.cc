@@ -1,22 +1,19 @@
 // The ways a launch can go (run.cc): whichever it is, the same bytes; graphs of weights that come
-// and go; weights that are launched together; every device at once; a device that hangs. What needs
-// no device (the cache of graphs, waiting, the order of launches) runs on any machine.
+// and go; weights that are launched together; every device at once. What needs no device (the cache
+// of graphs, the order of launches) runs on any machine. Devices that hang are cuda_hang_test.cc's.
 // SPDX-License-Identifier: Apache-2.0
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <cstdlib>
 #include <cstring>
 #include <thread>
 
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/graph_cache.h"
 #include "kernels/cuda/timeline.h"
-#include "kernels/cuda/wait.h"
 #include "tests/kernels/cuda/cuda_cases.h"
 
 namespace fulcrum::cuda {
@@ -295,55 +292,6 @@ TEST(CudaRun, EveryDeviceAtOnceGivesWhatOneGivesAlone) {
   }
 }
 
-// Holds the stream up for good, as a kernel that never ends does.
-absl::Status Hang(const ArmArgs& args) {
-  const auto forever = [](void*) {
-    while (true) ::pause();
-  };
-  return CudaStatus(
-      cudaLaunchHostFunc(static_cast<const CudaContext*>(args.context)->stream, forever, nullptr),
-      "cudaLaunchHostFunc");
-}
-
-// In a process of its own, which ends without the cleaning up that would wait for the device.
-[[noreturn]] void RunOnADeviceThatHangs(Way way) {
-  const auto fail = [](const std::string& what) {
-    std::fprintf(stderr, "%s\n", what.c_str());
-    std::_Exit(1);
-  };
-  test::BackendUnderTest cuda = Open();
-  CudaBackend& backend = Cuda(cuda);
-  auto weight = Uploaded(backend, 256, 1280, 1);
-  auto caller = std::make_unique<Caller>(backend, 4, 1280, std::vector<int64_t>{256});
-  const Arm hangs = {.name = "hangs", .run = &Hang};
-  const LaunchTarget target = {&hangs, weight.get()};
-  const Launch launch = {.targets = std::span(&target, 1), .m = 4};
-  backend.set_run_options({.way = way, .hang_limit = absl::Milliseconds(50)});
-  const absl::Status hung = backend.Run(*caller->slot, launch).status();
-  if (hung.code() != absl::StatusCode::kInternal) fail(hung.ToString());
-  if (hung.message().find("stopped answering") == std::string::npos) fail(hung.ToString());
-  if (backend.healthy()) fail("still healthy");
-  const absl::Status later = backend.Run(*caller->slot, launch).status();
-  if (later.code() != absl::StatusCode::kUnavailable) fail(later.ToString());
-  const size_t more = size_t{1} << 22;
-  const absl::Status grown = caller->slot->Reserve(more, std::span(&more, 1));
-  if (grown.code() != absl::StatusCode::kUnavailable) fail(grown.ToString());
-  caller.reset();
-  weight.reset();
-  cuda.backend.reset();
-  std::_Exit(0);
-}
-
-TEST(CudaRunDeathTest, ADeviceThatHangsIsGivenUpAndHoldsNobodyUp) {
-  {
-    const test::BackendUnderTest cuda = Open();
-    FULCRUM_NEED_BACKEND(cuda);
-  }
-  testing::FLAGS_gtest_death_test_style = "threadsafe";
-  EXPECT_EXIT(RunOnADeviceThatHangs(Way::kDirect), testing::ExitedWithCode(0), "");
-  EXPECT_EXIT(RunOnADeviceThatHangs(Way::kOverlapped), testing::ExitedWithCode(0), "");
-}
-
 TEST(GraphCache, ForgetsWhatWasUsedLeastRecentlyAndItsCount) {
   GraphCache cache(2);
   cache.Touch({1}).uses = 11;
@@ -373,22 +321,6 @@ TEST(Timeline, ALaunchBeginsAfterTheOneBeforeItOrWhenItsInputIsThere) {
   EXPECT_EQ(timeline.Began(2, t + microseconds(7), t + microseconds(9)), t + microseconds(7));
   EXPECT_EQ(timeline.Began(2, t, t + microseconds(4)), t + microseconds(4)) << "seen late";
   EXPECT_EQ(timeline.Began(66, t, t + microseconds(9)), t) << "1 shares the place of 65";
-}
-
-TEST(Await, EndsWithTheAnswerTheFaultOrTheLimit) {
-  const auto fine = [] { return absl::OkStatus(); };
-  int asked = 0;
-  EXPECT_TRUE(
-      Await([&]() -> absl::StatusOr<bool> { return ++asked == 100; }, fine, absl::Seconds(60))
-          .ok());
-  EXPECT_EQ(asked, 100);
-  const auto never = []() -> absl::StatusOr<bool> { return false; };
-  EXPECT_TRUE(absl::IsDeadlineExceeded(Await(never, fine, absl::Milliseconds(10))));
-  EXPECT_TRUE(absl::IsDataLoss(Await(
-      never, [] { return absl::DataLossError("seen"); }, absl::Seconds(60))));
-  EXPECT_TRUE(
-      absl::IsAborted(Await([]() -> absl::StatusOr<bool> { return absl::AbortedError("asked"); },
-                            fine, absl::Seconds(60))));
 }
 
 }  // namespace
