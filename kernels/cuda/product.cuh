@@ -64,16 +64,20 @@ __device__ __forceinline__ uint2 LoadActivations(const uint16_t* row, int k) {
   return make_uint2(__ldg(at), __ldg(at + 4));
 }
 
-// The end of every result: + 0, NaN made canonical, one rounding.
-__device__ __forceinline__ void StoreResult(const Product& p, int m, int64_t n, float sum) {
+// The end of every result: + 0, NaN made canonical, one rounding. BF16 in the low half.
+__device__ __forceinline__ uint32_t ResultBits(float sum, bool f32) {
   const float value = __fadd_rn(sum, 0.0f);
   const bool nan = value != value;
   const uint32_t bits = nan ? 0x7fffffffu : __float_as_uint(value);
+  if (f32) return bits;
+  return (nan ? bits : bits + 0x7fffu + (bits >> 16 & 1)) >> 16;
+}
+__device__ __forceinline__ void StoreResult(const Product& p, int m, int64_t n, float sum) {
+  const uint32_t bits = ResultBits(sum, p.y_f32);
   if (p.y_f32) {
     static_cast<uint32_t*>(p.y)[m * p.y_pitch + n] = bits;
   } else {
-    const uint32_t rounded = nan ? bits : bits + 0x7fffu + (bits >> 16 & 1);
-    static_cast<uint16_t*>(p.y)[m * p.y_pitch + n] = static_cast<uint16_t>(rounded >> 16);
+    static_cast<uint16_t*>(p.y)[m * p.y_pitch + n] = static_cast<uint16_t>(bits);
   }
 }
 
