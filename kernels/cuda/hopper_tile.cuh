@@ -21,11 +21,12 @@ __device__ __forceinline__ void ClusterSync() {
   asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::
                    : "memory");
 }
-// Arrives at the barrier that lies there in thread block `rank` of the cluster.
+// Arrives at the barrier that lies there in thread block `rank` of the cluster. For who has only
+// read: with a scope of the cluster this would be a fence of the whole device.
 __device__ __forceinline__ void ClusterArrive(uint32_t barrier, uint32_t rank) {
   asm volatile(
       "{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %0, %1;\n"
-      "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [there];\n}" ::"r"(barrier),
+      "mbarrier.arrive.shared::cluster.b64 _, [there];\n}" ::"r"(barrier),
       "r"(rank)
       : "memory");
 }
@@ -69,8 +70,10 @@ __device__ __forceinline__ void WgmmaFence() {
 __device__ __forceinline__ void WgmmaCommit() {
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
+// Until at most kPending of the committed are not finished.
+template <int kPending = 0>
 __device__ __forceinline__ void WgmmaWait() {
-  asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
 }
 // Registers of an asynchronous instruction must not move while it runs: empty statements pin them.
 template <int kCount>
@@ -85,6 +88,13 @@ __device__ __forceinline__ void Pin(float (&sums)[kTiles][4]) {
 #pragma unroll
     for (int e = 0; e < 4; ++e) asm volatile("" : "+f"(sums[t][e])::"memory");
   }
+}
+
+// An 8 x 8 matrix of 16-bit elements, two of a row in each thread, with rows and columns exchanged.
+__device__ __forceinline__ uint32_t Transposed(uint32_t pair) {
+  uint32_t out;
+  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(out) : "r"(pair));
+  return out;
 }
 
 // The low half of the descriptor of rows of 128 bytes in shared memory, 128-byte swizzle.

@@ -81,6 +81,27 @@ __device__ __forceinline__ void StoreResult(const Product& p, int m, int64_t n, 
   }
 }
 
+// Two results as BF16, in the low and the high half: one instruction where there is one, which
+// makes NaN canonical and rounds as above.
+__device__ __forceinline__ uint32_t ResultPair(float low, float high) {
+#if __CUDA_ARCH__ >= 800
+  uint32_t pair;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;"
+      : "=r"(pair)
+      : "f"(__fadd_rn(high, 0.0f)), "f"(__fadd_rn(low, 0.0f)));
+  return pair;
+#else
+  return ResultBits(low, false) | ResultBits(high, false) << 16;
+#endif
+}
+// Whether neighbours of a row, the first at an even n, may be stored together.
+__device__ __forceinline__ bool StoresPairs(const Product& p) {
+  return !p.y_f32 && p.y_pitch % 2 == 0 && reinterpret_cast<uintptr_t>(p.y) % 4 == 0;
+}
+__device__ __forceinline__ void StorePair(const Product& p, int m, int64_t n, uint32_t pair) {
+  *reinterpret_cast<uint32_t*>(static_cast<uint16_t*>(p.y) + m * p.y_pitch + n) = pair;
+}
+
 // Segment sums in shared memory, [segment][column][row], added in ascending order and stored.
 template <int kRows>
 __device__ __forceinline__ void AddSegmentsAndStore(const Product& p, const float* sums,

@@ -5,9 +5,9 @@
 // panel; a third copies. Weights become BF16 in registers and are the A operand, activations
 // come through a tensor map into shared memory, shared by both warpgroups and by both thread blocks
 // of a cluster: each copies half of them to both, which halves what is read from the L2, the next
-// bound. The two warpgroups take turns by themselves: one decodes and folds while the other
-// multiplies. Sums of earlier segments wait in shared memory. Thread blocks stay and take tile
-// after tile, so the ring is full when the next begins; neighbours have the same weights.
+// bound. Weights are decoded while those before are multiplied, and one warpgroup folds while the
+// other multiplies. Sums of earlier segments wait in shared memory. Thread blocks stay and take
+// tile after tile, so the ring is full when the next begins; neighbours have the same weights.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -136,19 +136,53 @@ __global__ void __launch_bounds__(kTileThreads, 1)
     TakeRegisters();
     // [column tile][thread]: a thread's own sums of the segments before.
     float4* const sums = reinterpret_cast<float4*>(shared + (sums_at - ring)) + threadIdx.x;
+    const auto scale_of = [&](int tile, int segment) {
+      const int64_t row = min(first_panel(tile), last_panel) * kPanelRows / kScaleRows;
+      const int block = segment * p.segment_blocks + lane;
+      return Operand::kScaled && tile < plan.tiles && block < p.blocks
+                 ? __ldg(p.scales + row * p.blocks + block)
+                 : 1.0f;
+    };
     Ring reading;
-    float outer[kTiles][4];
-    for (int tile = static_cast<int>(blockIdx.x) / kTileCluster; tile < plan.tiles;
-         tile += clusters) {
+    int tile = static_cast<int>(blockIdx.x) / kTileCluster;
+    int left = tile < plan.tiles ? ((plan.tiles - 1 - tile) / clusters + 1) * p.blocks * kParts : 0;
+    float inner[kTiles][4], outer[kTiles][4];
+    // The weights of a part are decoded while the part before is multiplied.
+    uint32_t even[4 * Operand::kSteps], odd[4 * Operand::kSteps];
+    const auto read = [&](const Ring& from, uint32_t(&a)[4 * Operand::kSteps]) {
+      BarrierWait(full + 8 * from.stage, from.phase);
+      Operand::Read(ring + from.stage * Shared::kStage + warp * Shared::kTilePart, lane, a);
+    };
+    const auto multiply = [&](uint32_t(&a)[4 * Operand::kSteps],
+                              uint32_t(&next)[4 * Operand::kSteps], bool more) {
+      const uint32_t x = RowsDescriptor(ring + reading.stage * Shared::kStage + Shared::kWeights);
+      Pin(a);
+      Pin(inner);
+      WgmmaFence();
+#pragma unroll
+      for (int step = 0; step < Operand::kSteps; ++step) {
+        WgmmaWide(inner, a + 4 * step, x + step / 4 * (Shared::kBox / 16) + step % 4 * 2,
+                  more || step > 0);
+      }
+      WgmmaCommit();
+      const uint32_t done = empty + 8 * reading.stage;
+      reading.Next(plan.stages);
+      if (--left > 0) read(reading, next);
+      WgmmaWait();
+      Pin(a);
+      Pin(inner);
+      if (lane < kTileCluster) ClusterArrive(done, lane);
+    };
+    if (left > 0) read(reading, even);
+    float scale = scale_of(tile, 0);
+    bool is_odd = false;
+    for (; tile < plan.tiles; tile += clusters) {
       const int panel = first_panel(tile) + warp / 4;
-      const int64_t scale_row = min(first_panel(tile), last_panel) * kPanelRows / kScaleRows;
 #pragma unroll 1
       for (int segment = 0; segment < p.segments; ++segment) {
-        const int first = segment * p.segment_blocks;
-        const int blocks = min(p.segment_blocks, p.blocks - first);
-        const float scale = Operand::kScaled && lane < blocks
-                                ? __ldg(p.scales + scale_row * p.blocks + first + lane)
-                                : 1.0f;
+        const int blocks = min(p.segment_blocks, p.blocks - segment * p.segment_blocks);
+        const bool last = segment + 1 == p.segments;
+        const float next_scale = scale_of(last ? tile + clusters : tile, last ? 0 : segment + 1);
 #pragma unroll
         for (int t = 0; t < kTiles; ++t) {
 #pragma unroll
@@ -156,29 +190,15 @@ __global__ void __launch_bounds__(kTileThreads, 1)
         }
 #pragma unroll 1
         for (int block = 0; block < blocks; ++block) {
-          float inner[kTiles][4] = {};
-#pragma unroll
-          for (int part = 0; part < kParts; ++part) {
-            const uint32_t stage = ring + reading.stage * Shared::kStage;
-            uint32_t a[4 * Operand::kSteps];
-            BarrierWait(full + 8 * reading.stage, reading.phase);
-            Operand::Read(stage + warp * Shared::kTilePart, lane, a);
-            Pin(a);
-            Pin(inner);
-            WgmmaFence();
-            const uint32_t x = RowsDescriptor(stage + Shared::kWeights);
-#pragma unroll
-            for (int step = 0; step < Operand::kSteps; ++step) {
-              WgmmaWide(inner, a + 4 * step, x + step / 4 * (Shared::kBox / 16) + step % 4 * 2,
-                        part + step > 0);
-            }
-            WgmmaCommit();
-            WgmmaWait();
-            Pin(a);
-            Pin(inner);
-            if (lane < kTileCluster) ClusterArrive(empty + 8 * reading.stage, lane);
-            reading.Next(plan.stages);
+          if constexpr (kParts == 2) {
+            multiply(even, odd, false);
+            multiply(odd, even, true);
+          } else if (is_odd) {
+            multiply(odd, even, false);
+          } else {
+            multiply(even, odd, false);
           }
+          is_odd = !is_odd;
           const float block_scale = __shfl_sync(~0u, scale, block);
 #pragma unroll
           for (int t = 0; t < kTiles; ++t) {
@@ -188,6 +208,7 @@ __global__ void __launch_bounds__(kTileThreads, 1)
             }
           }
         }
+        scale = next_scale;
         if (segment > 0) {
 #pragma unroll
           for (int t = 0; t < kTiles; ++t) {
@@ -198,7 +219,7 @@ __global__ void __launch_bounds__(kTileThreads, 1)
             outer[t][3] = __fadd_rn(before.w, outer[t][3]);
           }
         }
-        if (segment + 1 < p.segments) {
+        if (!last) {
 #pragma unroll
           for (int t = 0; t < kTiles; ++t) {
             sums[t * kTileWarps * 32] =
@@ -206,15 +227,28 @@ __global__ void __launch_bounds__(kTileThreads, 1)
           }
         }
       }
-      const int64_t row = int64_t{panel} * kPanelRows + warp % 4 * kTileRows + lane / 4;
-      const int column = tile % plan.column_tiles * kColumns + lane % 4 * 2;
+      const int64_t row = int64_t{panel} * kPanelRows + warp % 4 * kTileRows;
+      const int column = tile % plan.column_tiles * kColumns;
+      if (StoresPairs(p) && row + kTileRows <= p.n) {
 #pragma unroll
-      for (int t = 0; t < kTiles; ++t) {
+        for (int t = 0; t < kTiles; ++t) {
 #pragma unroll
-        for (int e = 0; e < 4; ++e) {
-          const int64_t n = row + e / 2 * 8;
-          const int m = column + t * 8 + e % 2;
-          if (n < p.n && m < p.m) StoreResult(p, m, n, outer[t][e]);
+          for (int half = 0; half < 2; ++half) {
+            const uint32_t pair =
+                Transposed(ResultPair(outer[t][2 * half], outer[t][2 * half + 1]));
+            const int m = column + t * 8 + lane / 4;
+            if (m < p.m) StorePair(p, m, row + half * 8 + lane % 4 * 2, pair);
+          }
+        }
+      } else {
+#pragma unroll
+        for (int t = 0; t < kTiles; ++t) {
+#pragma unroll
+          for (int e = 0; e < 4; ++e) {
+            const int64_t n = row + lane / 4 + e / 2 * 8;
+            const int m = column + t * 8 + lane % 4 * 2 + e % 2;
+            if (n < p.n && m < p.m) StoreResult(p, m, n, outer[t][e]);
+          }
         }
       }
     }
