@@ -26,6 +26,7 @@
 #include "scheduler/scheduler.h"
 #include "scheduler/shard_store.h"
 #include "service/authorization.h"
+#include "service/backend_options.h"
 #include "service/grpc_metrics.h"
 #include "service/health.h"
 #include "service/lever_service.h"
@@ -388,8 +389,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const Config& config, Serv
   if (auto status = CheckConfig(config); !status.ok()) return status;
   std::vector<std::unique_ptr<Backend>> backends = std::move(options.backends);
   if (backends.empty()) {
-    auto made = MakeBackends(config.backend, {.cpu_threads = config.cpu_threads,
-                                              .memory_budget_bytes = config.memory_budget_bytes});
+    auto made = MakeBackends(config.backend, BackendOptionsOf(config, options.environment));
     if (!made.ok()) return made.status();
     backends = *std::move(made);
   }

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "kernels/backend_factory.h"
+#include "service/backend_options.h"
 #include "service/lever_sources.h"
 #include "service/shard_loader.h"
 
@@ -38,8 +39,7 @@ absl::Status ValidateStart(const Config& config,
 
   std::string kind = config.backend == "cuda" ? "cuda" : "cpu";
   std::vector<Backend*> devices;
-  auto backends = MakeBackends(config.backend, {.cpu_threads = config.cpu_threads,
-                                                .memory_budget_bytes = config.memory_budget_bytes});
+  auto backends = MakeBackends(config.backend, BackendOptionsOf(config, environment));
   if (backends.ok()) {
     kind = std::string(backends->front()->name());
     for (const auto& backend : *backends) devices.push_back(backend.get());

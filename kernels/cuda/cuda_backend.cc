@@ -26,22 +26,23 @@ bool CanRun(const DeviceInfo& device, const Arm& arm) { return (arm.needs & ~dev
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<CudaBackend>> CudaBackend::Make(int ordinal, const DeviceInfo& info,
-                                                               int64_t memory_budget_bytes) {
+                                                               int64_t memory_budget_bytes,
+                                                               bool w8a8) {
   if (memory_budget_bytes < 0) {
     return absl::InvalidArgumentError(absl::StrCat("cuda: a budget of ", memory_budget_bytes,
                                                    " bytes; expected 0 (automatic) or more"));
   }
-  std::unique_ptr<CudaBackend> backend(new CudaBackend(ordinal, info));
+  std::unique_ptr<CudaBackend> backend(new CudaBackend(ordinal, info, w8a8));
   if (absl::Status status = backend->Open(memory_budget_bytes); !status.ok()) {
     return absl::Status(status.code(), absl::StrCat(info.id, ": ", status.message()));
   }
   return backend;
 }
 
-CudaBackend::CudaBackend(int ordinal, const DeviceInfo& info)
-    : ordinal_(ordinal),
-      device_(info),
-      resident_bytes_(std::make_shared<std::atomic<int64_t>>(0)) {}
+CudaBackend::CudaBackend(int ordinal, const DeviceInfo& info, bool w8a8)
+    : ordinal_(ordinal), device_(info), resident_bytes_(std::make_shared<std::atomic<int64_t>>(0)) {
+  if (w8a8 && (info.caps & kCapSm90a) != 0) device_.caps |= kCapBlockScaled;
+}
 
 CudaBackend::~CudaBackend() {
   // Nothing may still run on the workspace, which is freed next.
@@ -146,7 +147,7 @@ absl::StatusOr<std::shared_ptr<ResidentWeight>> CudaBackend::Upload(const Weight
                      " are left; unload a shard or raise the budget"));
   }
   absl::StatusOr<std::shared_ptr<UploadedWeight>> weight =
-      UploadedWeight::Load(source, ordinal_, *staging_, scrubber_);
+      UploadedWeight::Load(source, keeps_rows(), ordinal_, *staging_, scrubber_);
   absl::Status status = weight.ok() ? WarmUp(**weight) : weight.status();
   if (!status.ok()) {
     if (weight.ok()) weight->reset();
@@ -170,8 +171,8 @@ Backend::LaunchShape CudaBackend::Shape(const Arm& arm, const WeightSpec& spec, 
           .bytes = pieces * ResidentBytes(spec)};
 }
 
-absl::StatusOr<std::vector<std::unique_ptr<Backend>>> MakeCudaBackends(
-    int64_t memory_budget_bytes) {
+absl::StatusOr<std::vector<std::unique_ptr<Backend>>> MakeCudaBackends(int64_t memory_budget_bytes,
+                                                                       bool w8a8) {
   const absl::StatusOr<std::vector<DeviceInfo>> devices = QueryDevices();
   if (!devices.ok()) return devices.status();
   if (devices->empty()) {
@@ -184,7 +185,7 @@ absl::StatusOr<std::vector<std::unique_ptr<Backend>>> MakeCudaBackends(
     const DeviceInfo& device = (*devices)[i];
     if (!std::ranges::any_of(Arms(), [&](const Arm& arm) { return CanRun(device, arm); })) continue;
     absl::StatusOr<std::unique_ptr<CudaBackend>> backend =
-        CudaBackend::Make(static_cast<int>(i), device, memory_budget_bytes);
+        CudaBackend::Make(static_cast<int>(i), device, memory_budget_bytes, w8a8);
     if (!backend.ok()) return backend.status();
     if (backends.empty()) first = static_cast<int>(i);
     backends.push_back(*std::move(backend));

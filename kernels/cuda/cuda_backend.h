@@ -48,9 +48,12 @@ struct RunOptions {
 class CudaBackend : public Backend {
  public:
   // ordinal: the runtime's number of the device that `info` describes. memory_budget_bytes 0: what
-  // is free now, less 1 GiB for slots and for what the driver loads later.
+  // is free now, less 1 GiB for slots and for what the driver loads later. w8a8: where the device
+  // can run class w8a8, every fp8 weight keeps the rows it reads (its bytes twice) and the device
+  // has kCapBlockScaled; without, or on any other device, neither.
   static absl::StatusOr<std::unique_ptr<CudaBackend>> Make(int ordinal, const DeviceInfo& info,
-                                                           int64_t memory_budget_bytes);
+                                                           int64_t memory_budget_bytes,
+                                                           bool w8a8 = false);
   ~CudaBackend() override;
 
   std::string_view name() const override { return "cuda"; }
@@ -62,7 +65,7 @@ class CudaBackend : public Backend {
   absl::StatusOr<std::shared_ptr<ResidentWeight>> Upload(const WeightSource& source)
       ABSL_LOCKS_EXCLUDED(launch_mutex_) override;
   int64_t ResidentBytes(const WeightSpec& spec) const override {
-    return UploadedWeight::Bytes(spec);
+    return UploadedWeight::Bytes(spec, keeps_rows());
   }
 
   std::unique_ptr<LaunchSlot> NewSlot() override { return std::make_unique<CudaSlot>(ordinal_); }
@@ -85,7 +88,8 @@ class CudaBackend : public Backend {
   absl::Status RunArm(const Arm& arm, ArmArgs args) ABSL_LOCKS_EXCLUDED(launch_mutex_);
 
  private:
-  CudaBackend(int ordinal, const DeviceInfo& info);
+  CudaBackend(int ordinal, const DeviceInfo& info, bool w8a8);
+  bool keeps_rows() const { return (device_.caps & kCapBlockScaled) != 0; }
   absl::Status Open(int64_t memory_budget_bytes) ABSL_LOCKS_EXCLUDED(launch_mutex_);
 
   // Makes the device this thread's; UNAVAILABLE once it is lost.
@@ -142,7 +146,8 @@ class CudaBackend : public Backend {
 };
 
 // One backend a device that an arm of this build can run on. NOT_FOUND when there is none: the
-// message says whether the machine has no device, or its devices have no arm.
-absl::StatusOr<std::vector<std::unique_ptr<Backend>>> MakeCudaBackends(int64_t memory_budget_bytes);
+// message says whether the machine has no device, or its devices have no arm. Options as in Make.
+absl::StatusOr<std::vector<std::unique_ptr<Backend>>> MakeCudaBackends(int64_t memory_budget_bytes,
+                                                                       bool w8a8 = false);
 
 }  // namespace fulcrum::cuda

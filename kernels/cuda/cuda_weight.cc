@@ -31,33 +31,35 @@ absl::Status UploadedWeight::Check(const WeightSource& source) {
   return absl::OkStatus();
 }
 
-int64_t UploadedWeight::Bytes(const WeightSpec& spec) {
+int64_t UploadedWeight::Bytes(const WeightSpec& spec, bool with_rows) {
   // Of a format that cannot be uploaded, what the file has: callers compare and list it.
-  return spec.format == WeightFormat::kQ2_0 ? spec.bytes() : TileLayout(spec).bytes();
+  return spec.format == WeightFormat::kQ2_0 ? spec.bytes() : TileLayout(spec, with_rows).bytes();
 }
 
-UploadedWeight::UploadedWeight(WeightSpec spec, DeviceBuffer buffer,
+UploadedWeight::UploadedWeight(WeightSpec spec, bool with_rows, DeviceBuffer buffer,
                                std::shared_ptr<Scrubber> scrubber)
     : CudaWeight(std::move(spec), 0), buffer_(std::move(buffer)), scrubber_(std::move(scrubber)) {
-  layout_ = TileLayout(spec_);
+  layout_ = TileLayout(spec_, with_rows);
   resident_bytes_ = layout_.bytes();
   codes_ = buffer_.data();
   if (layout_.scale_rows > 0) {
     scales_ = reinterpret_cast<const float*>(buffer_.data() + layout_.scale_offset());
   }
+  if (layout_.row_bytes > 0) rows_ = buffer_.data() + layout_.rows_offset();
 }
 
 absl::StatusOr<std::shared_ptr<UploadedWeight>> UploadedWeight::Load(
-    const WeightSource& source, int device, Staging& staging, std::shared_ptr<Scrubber> scrubber) {
+    const WeightSource& source, bool with_rows, int device, Staging& staging,
+    std::shared_ptr<Scrubber> scrubber) {
   const WeightSpec& spec = source.spec();
   const auto named = [&spec](const absl::Status& status) {
     return absl::Status(status.code(), absl::StrCat(spec.name, ": ", status.message()));
   };
   absl::StatusOr<DeviceBuffer> buffer =
-      DeviceBuffer::Make(device, static_cast<size_t>(Bytes(spec)));
+      DeviceBuffer::Make(device, static_cast<size_t>(Bytes(spec, with_rows)));
   if (!buffer.ok()) return named(buffer.status());
   std::shared_ptr<UploadedWeight> weight(
-      new UploadedWeight(spec, *std::move(buffer), std::move(scrubber)));
+      new UploadedWeight(spec, with_rows, *std::move(buffer), std::move(scrubber)));
   const absl::StatusOr<bool> has_nan =
       staging.Load(source, weight->layout_, weight->buffer_.data());
   if (!has_nan.ok()) return has_nan.status();

@@ -18,18 +18,21 @@ class UploadedWeight : public CudaWeight {
  public:
   // Whether Load can take the source: UNIMPLEMENTED for a format without arms here.
   static absl::Status Check(const WeightSource& source);
+  // with_rows: an fp8 weight keeps the second copy that class w8a8 reads.
   // Requires a checked source. Its errors pass through; RESOURCE_EXHAUSTED when memory cannot be
   // had.
   static absl::StatusOr<std::shared_ptr<UploadedWeight>> Load(const WeightSource& source,
-                                                              int device, Staging& staging,
+                                                              bool with_rows, int device,
+                                                              Staging& staging,
                                                               std::shared_ptr<Scrubber> scrubber);
-  static int64_t Bytes(const WeightSpec& spec);
+  static int64_t Bytes(const WeightSpec& spec, bool with_rows = false);
 
   absl::StatusOr<uint64_t> Checksum() const override;
   absl::Status FlipBit(int64_t byte_offset, int bit) override;
 
  private:
-  UploadedWeight(WeightSpec spec, DeviceBuffer buffer, std::shared_ptr<Scrubber> scrubber);
+  UploadedWeight(WeightSpec spec, bool with_rows, DeviceBuffer buffer,
+                 std::shared_ptr<Scrubber> scrubber);
 
   DeviceBuffer buffer_;
   std::shared_ptr<Scrubber> scrubber_;

@@ -11,8 +11,8 @@
 
 namespace fulcrum::cuda {
 
-// The DeviceCap bits a compute capability implies. What depends on a library found at run time
-// (block-scaled W8A8) is added by whoever opens that library.
+// The DeviceCap bits a compute capability implies. Block-scaled W8A8 is added by the backend, where
+// it was asked for.
 uint32_t Capabilities(int major, int minor);
 
 // Devices in the driver's order, ids "cuda:0" upwards. A machine without a driver, with a driver

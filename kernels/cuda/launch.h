@@ -49,6 +49,8 @@ class CudaWeight : public ResidentWeight {
  public:
   const std::byte* codes() const { return codes_; }
   const float* scales() const { return scales_; }  // null for bf16
+  // fp8 [N][blocks * 128] as in the file, for class w8a8; null unless it was uploaded for that.
+  const std::byte* rows() const { return rows_; }
   const TileLayout& layout() const { return layout_; }
   bool has_nan() const { return has_nan_; }  // fp8: some code is NaN (the shard allows it)
   // Never given twice in a process, as an address can be: captured launches are known by it.
@@ -59,6 +61,7 @@ class CudaWeight : public ResidentWeight {
   TileLayout layout_;
   const std::byte* codes_ = nullptr;
   const float* scales_ = nullptr;
+  const std::byte* rows_ = nullptr;
   bool has_nan_ = false;
 
  private:

@@ -14,6 +14,9 @@
 // bits dealt so that two masks give both as BF16 times 2^-120 (fp8_fragment.cuh). The F32 scales [N
 // / 128][K / 128] follow the codes.
 //
+// Where class w8a8 is wanted an fp8 weight is kept a second time, after the scales, as the file has
+// it: rows of whole blocks, for a kernel that reads both operands from shared memory.
+//
 // bf16: [panel][block][tile][step][thread][16 bytes]: row g's two pairs, then row g + 8's.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -37,23 +40,27 @@ inline constexpr int kBf16BlockBytes = 4096;
 // fp8 and bf16.
 struct TileLayout {
   TileLayout() = default;
-  explicit TileLayout(const WeightSpec& spec)
+  explicit TileLayout(const WeightSpec& spec, bool with_rows = false)
       : n(spec.n),
         k(spec.k),
         panels((spec.n + kPanelRows - 1) / kPanelRows),
         blocks(numerics::Blocks(spec.k)),
         block_bytes(spec.format == WeightFormat::kBf16 ? kBf16BlockBytes : kFp8BlockBytes),
-        scale_rows(spec.format == WeightFormat::kBf16 ? 0 : spec.scale_rows()) {}
+        scale_rows(spec.format == WeightFormat::kBf16 ? 0 : spec.scale_rows()),
+        row_bytes(with_rows && spec.format == WeightFormat::kFp8Block128 ? blocks * kBlockK : 0) {}
 
   int64_t n = 0, k = 0;  // logical
   int64_t panels = 0, blocks = 0;
   int64_t block_bytes = 0;  // of one tile
   int64_t scale_rows = 0;
+  int64_t row_bytes = 0;  // of the second copy, 0 without one
 
   int64_t panel_block_bytes() const { return kPanelTiles * block_bytes; }
   int64_t code_bytes() const { return panels * blocks * panel_block_bytes(); }
   int64_t scale_offset() const { return (code_bytes() + 255) / 256 * 256; }
-  int64_t bytes() const { return scale_offset() + scale_rows * blocks * 4; }
+  int64_t scale_end() const { return scale_offset() + scale_rows * blocks * 4; }
+  int64_t rows_offset() const { return (scale_end() + 255) / 256 * 256; }
+  int64_t bytes() const { return row_bytes > 0 ? rows_offset() + n * row_bytes : scale_end(); }
 };
 
 }  // namespace fulcrum::cuda

@@ -25,4 +25,19 @@ cudaError_t RunMmaFp8(const ArmArgs& args) {
              : RunMma<Fp8Fragment<false>, kTiles, kMaxRows>(args);
 }
 
+// Any number of rows, kMaxDecodeRows at a time: run(args of a piece) is a kernel for so many.
+template <class Run>
+cudaError_t InPieces(const ArmArgs& args, const Run& run) {
+  ArmArgs piece = args;
+  const int64_t row_bytes = args.output_pitch * static_cast<int64_t>(SizeOf(args.output_type));
+  for (int first = 0; first < args.m; first += kMaxDecodeRows) {
+    piece.m = std::min(kMaxDecodeRows, args.m - first);
+    piece.activations =
+        static_cast<const uint16_t*>(args.activations) + first * args.activation_pitch;
+    piece.output = static_cast<std::byte*>(args.output) + first * row_bytes;
+    if (const cudaError_t error = run(piece); error != cudaSuccess) return error;
+  }
+  return cudaSuccess;
+}
+
 }  // namespace fulcrum::cuda

@@ -1,4 +1,4 @@
-// One thread writes the 16 bytes that one thread of an arm will read.
+// One thread writes the 16 bytes that one thread of an arm will read, or takes them apart again.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 
@@ -65,6 +65,33 @@ __global__ void PackBf16(PackJob job) {
   job.out[unit] = make_uint4(words[0], words[1], words[2], words[3]);
 }
 
+// One thread takes the 16 bytes of one thread of an arm apart.
+__global__ void UnpackFp8(const uint4* codes, int64_t units, int64_t blocks, int64_t n,
+                          uint8_t* rows) {
+  const int64_t unit = blockIdx.x * int64_t{blockDim.x} + threadIdx.x;
+  if (unit >= units) return;
+  const int thread = static_cast<int>(unit % 32), quarter = static_cast<int>(unit / 32 % 4);
+  const int64_t block = unit / 512 % blocks, panel = unit / 512 / blocks;
+  const int64_t row = panel * kPanelRows + unit / 128 % kPanelTiles * kTileRows + thread / 4;
+  const uint4 v = codes[unit];
+  const uint32_t words[4] = {v.x, v.y, v.z, v.w};
+  for (int i = 0; i < 4; ++i) {
+    const int64_t k = block * kBlockK + (2 * quarter + i / 2) * kStepK + thread % 4 * 2 + i % 2 * 8;
+    for (int half = 0; half < 2; ++half) {
+      const uint32_t h = words[i] >> (16 * half) & 0xffff;
+      uint8_t* const at = rows + row * blocks * kBlockK + k + half;
+      if (row < n) *at = static_cast<uint8_t>(h >> 15 << 7 | (h >> 4 & 0x7f));
+      if (row + 8 < n) {
+        at[8 * blocks * kBlockK] =
+            static_cast<uint8_t>((h >> 11 & 1) << 7 | (h >> 12 & 7) << 4 | (h & 0xf));
+      }
+    }
+  }
+}
+
+constexpr int kThreads = 256;
+unsigned Grid(int64_t units) { return static_cast<unsigned>((units + kThreads - 1) / kThreads); }
+
 }  // namespace
 
 cudaError_t PackTiles(const WeightSpec& spec, const std::byte* rows, int64_t first_row,
@@ -80,13 +107,20 @@ cudaError_t PackTiles(const WeightSpec& spec, const std::byte* rows, int64_t fir
                     .blocks = layout.blocks,
                     .units = panels * panel_bytes / 16,
                     .out = reinterpret_cast<uint4*>(codes + first_row / kPanelRows * panel_bytes)};
-  constexpr int kThreads = 256;
-  const auto grid = static_cast<unsigned>((job.units + kThreads - 1) / kThreads);
   if (spec.format == WeightFormat::kFp8Block128) {
-    PackFp8<<<grid, kThreads, 0, stream>>>(job, found_nan);
+    PackFp8<<<Grid(job.units), kThreads, 0, stream>>>(job, found_nan);
   } else {
-    PackBf16<<<grid, kThreads, 0, stream>>>(job);
+    PackBf16<<<Grid(job.units), kThreads, 0, stream>>>(job);
   }
+  return cudaGetLastError();
+}
+
+cudaError_t UnpackRows(const TileLayout& layout, const std::byte* codes, std::byte* rows,
+                       cudaStream_t stream) {
+  const int64_t units = layout.code_bytes() / 16;
+  UnpackFp8<<<Grid(units), kThreads, 0, stream>>>(reinterpret_cast<const uint4*>(codes), units,
+                                                  layout.blocks, layout.n,
+                                                  reinterpret_cast<uint8_t*>(rows));
   return cudaGetLastError();
 }
 

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/cuda/layout.h"
 #include "kernels/weights/weight_source.h"
 
 namespace fulcrum::cuda {
@@ -18,5 +19,9 @@ namespace fulcrum::cuda {
 cudaError_t PackTiles(const WeightSpec& spec, const std::byte* rows, int64_t first_row,
                       int64_t row_count, std::byte* codes, uint32_t* found_nan,
                       cudaStream_t stream);
+
+// The way back: the codes of a packed fp8 weight as rows [N][blocks * 128] (device memory).
+cudaError_t UnpackRows(const TileLayout& layout, const std::byte* codes, std::byte* rows,
+                       cudaStream_t stream);
 
 }  // namespace fulcrum::cuda

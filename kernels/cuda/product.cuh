@@ -64,17 +64,42 @@ __device__ __forceinline__ uint2 LoadActivations(const uint16_t* row, int k) {
   return make_uint2(__ldg(at), __ldg(at + 4));
 }
 
-// The end of every result: + 0, NaN made canonical, one rounding.
-__device__ __forceinline__ void StoreResult(const Product& p, int m, int64_t n, float sum) {
+// The end of every result: + 0, NaN made canonical, one rounding. BF16 in the low half.
+__device__ __forceinline__ uint32_t ResultBits(float sum, bool f32) {
   const float value = __fadd_rn(sum, 0.0f);
   const bool nan = value != value;
   const uint32_t bits = nan ? 0x7fffffffu : __float_as_uint(value);
+  if (f32) return bits;
+  return (nan ? bits : bits + 0x7fffu + (bits >> 16 & 1)) >> 16;
+}
+__device__ __forceinline__ void StoreResult(const Product& p, int m, int64_t n, float sum) {
+  const uint32_t bits = ResultBits(sum, p.y_f32);
   if (p.y_f32) {
     static_cast<uint32_t*>(p.y)[m * p.y_pitch + n] = bits;
   } else {
-    const uint32_t rounded = nan ? bits : bits + 0x7fffu + (bits >> 16 & 1);
-    static_cast<uint16_t*>(p.y)[m * p.y_pitch + n] = static_cast<uint16_t>(rounded >> 16);
+    static_cast<uint16_t*>(p.y)[m * p.y_pitch + n] = static_cast<uint16_t>(bits);
   }
+}
+
+// Two results as BF16, in the low and the high half: one instruction where there is one, which
+// makes NaN canonical and rounds as above.
+__device__ __forceinline__ uint32_t ResultPair(float low, float high) {
+#if __CUDA_ARCH__ >= 800
+  uint32_t pair;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;"
+      : "=r"(pair)
+      : "f"(__fadd_rn(high, 0.0f)), "f"(__fadd_rn(low, 0.0f)));
+  return pair;
+#else
+  return ResultBits(low, false) | ResultBits(high, false) << 16;
+#endif
+}
+// Whether neighbours of a row, the first at an even n, may be stored together.
+__device__ __forceinline__ bool StoresPairs(const Product& p) {
+  return !p.y_f32 && p.y_pitch % 2 == 0 && reinterpret_cast<uintptr_t>(p.y) % 4 == 0;
+}
+__device__ __forceinline__ void StorePair(const Product& p, int m, int64_t n, uint32_t pair) {
+  *reinterpret_cast<uint32_t*>(static_cast<uint16_t*>(p.y) + m * p.y_pitch + n) = pair;
 }
 
 // Segment sums in shared memory, [segment][column][row], added in ascending order and stored.

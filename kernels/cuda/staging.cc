@@ -104,6 +104,14 @@ absl::Status Staging::Enqueue(const WeightSource& source, const TileLayout& layo
     if (piece % kReleasePieces == kReleasePieces - 1) source.ReleasePages();
   }
   source.ReleasePages();
+  if (layout.row_bytes > 0) {
+    if (absl::Status s =
+            CudaStatus(UnpackRows(layout, resident, resident + layout.rows_offset(), stream_.get()),
+                       "unpacking of rows");
+        !s.ok()) {
+      return s;
+    }
+  }
   return CudaStatus(cudaMemcpyAsync(host_nan_.data(), found_nan_.data(), found_nan_.size(),
                                     cudaMemcpyDeviceToHost, stream_.get()),
                     "cudaMemcpyAsync");

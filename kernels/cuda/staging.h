@@ -27,9 +27,9 @@ class Staging {
  public:
   static absl::StatusOr<std::unique_ptr<Staging>> Make(int device);
 
-  // Fills the layout.bytes() bytes at `resident` (device memory) with the weight: codes, padding
-  // and scales. All of it is there when this returns; after an error nothing writes there any more.
-  // Returns whether some fp8 code is NaN. fp8 and bf16 only.
+  // Fills the layout.bytes() bytes at `resident` (device memory) with the weight: codes, padding,
+  // scales, and rows where the layout has them. All of it is there when this returns; after an
+  // error nothing writes there any more. Returns whether some fp8 code is NaN. fp8 and bf16 only.
   absl::StatusOr<bool> Load(const WeightSource& source, const TileLayout& layout,
                             std::byte* resident) ABSL_LOCKS_EXCLUDED(mutex_);
 

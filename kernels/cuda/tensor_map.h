@@ -6,16 +6,22 @@
 #include <cuda.h>
 #include <driver_types.h>
 
+#include <cstddef>
 #include <cstdint>
 
 namespace fulcrum::cuda {
 
-inline constexpr int kBoxK = 64;  // 128 bytes, the width of the swizzle
+inline constexpr int kBoxBytes = 128;  // of a row: the width of the swizzle
+inline constexpr int kBoxK = kBoxBytes / 2;
 
 // [m][pitch] BF16, boxes of kBoxK elements by `box_rows` rows; rows beyond m read as zeros. rows:
 // device memory, 16-byte aligned; pitch a multiple of 8 elements, at least k. The map may be made
 // again for every launch.
 cudaError_t DescribeRows(const uint16_t* rows, int m, int64_t k, int64_t pitch, int box_rows,
                          CUtensorMap* map);
+
+// [rows][k] bytes, k a multiple of 128, boxes of 128 bytes by `box_rows` rows; likewise.
+cudaError_t DescribeCodes(const std::byte* codes, int64_t rows, int64_t k, int box_rows,
+                          CUtensorMap* map);
 
 }  // namespace fulcrum::cuda

@@ -11,17 +11,23 @@
 namespace fulcrum::cuda {
 namespace {
 
+// One M for each kernel of a prefill arm: more rows than these run the same.
+constexpr int kPrefillRows[] = {33, 65};
+constexpr int kMostWarmRows = 65;
+
 // A live launch that arrives meanwhile waits for at most so many warm-up runs.
 constexpr size_t kRunsAtOnce = 8;
 
-// Every M of a decode batch's piece: an arm may have a kernel for each. Pieces with more rows are
-// long launches, which hide a load.
+// Every M of a decode batch's piece: an arm may have a kernel for each. Of prefill, a few.
 std::vector<int> WarmRows(const Arm& arm) {
   std::vector<int> rows;
   const int last = std::min({arm.m_max, arm.rows_per_launch, kMaxDecodeRows});
   // Rows that are left over by full pieces may be fewer than m_min.
   const int first = arm.m_max > arm.rows_per_launch ? 1 : arm.m_min;
   for (int m = first; m <= last; ++m) rows.push_back(m);
+  if (arm.rows_per_launch > kMaxDecodeRows) {
+    rows.insert(rows.end(), std::begin(kPrefillRows), std::end(kPrefillRows));
+  }
   return rows;
 }
 
@@ -36,9 +42,9 @@ absl::Status CudaBackend::WarmUp(const CudaWeight& weight) {
   }
   const int64_t pitch = PaddedK(spec.k);
   absl::StatusOr<DeviceBuffer> activations =
-      DeviceBuffer::Make(ordinal_, static_cast<size_t>(kMaxDecodeRows * pitch * 2));
+      DeviceBuffer::Make(ordinal_, static_cast<size_t>(kMostWarmRows * pitch * 2));
   absl::StatusOr<DeviceBuffer> output =
-      DeviceBuffer::Make(ordinal_, static_cast<size_t>(kMaxDecodeRows * spec.n * 4));
+      DeviceBuffer::Make(ordinal_, static_cast<size_t>(kMostWarmRows * spec.n * 4));
   absl::StatusOr<Event> done = MakeEvent(ordinal_, EventKind::kQuiet);
   absl::Status status = activations.status();
   status.Update(output.status());

@@ -20,6 +20,7 @@
 #include "kernels/cuda/hopper.cuh"
 #include "kernels/cuda/meeting.cuh"
 #include "kernels/cuda/product.cuh"
+#include "kernels/cuda/ring.cuh"
 #include "kernels/cuda/tensor_map.h"
 
 namespace fulcrum::cuda {
@@ -45,18 +46,6 @@ struct WgmmaPlan {
   int stages;       // of a warpgroup's ring
   int first_panel;  // of this launch
   int panels;
-};
-
-// A place in a ring of stages, and how often it was passed.
-struct Ring {
-  int stage = 0;
-  uint32_t phase = 0;
-  __device__ __forceinline__ void Next(int stages) {
-    if (++stage == stages) {
-      stage = 0;
-      phase ^= 1;
-    }
-  }
 };
 
 template <bool kNan, int kTiles, Sharing kSharing>

@@ -42,7 +42,7 @@ enum DeviceCap : uint32_t {
   kCapNone = 0,
   kCapMma = 1u << 0,          // bf16 tensor cores (sm_80 and up)
   kCapSm90a = 1u << 1,        // wgmma and bulk copies
-  kCapBlockScaled = 1u << 2,  // the library's block-scaled W8A8
+  kCapBlockScaled = 1u << 2,  // block-scaled W8A8, and weights kept for it
   kCapImma = 1u << 3,         // integer tensor cores (sm_75 and up)
 };
 

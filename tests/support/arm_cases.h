@@ -29,8 +29,8 @@ struct BackendUnderTest {
   std::unique_ptr<Backend> backend;
   std::string missing;
 };
-inline BackendUnderTest OpenBackend(std::string_view name) {
-  absl::StatusOr<std::vector<std::unique_ptr<Backend>>> made = MakeBackends(name, {});
+inline BackendUnderTest OpenBackend(std::string_view name, const BackendOptions& options = {}) {
+  absl::StatusOr<std::vector<std::unique_ptr<Backend>>> made = MakeBackends(name, options);
   BackendUnderTest result{.name = std::string(name), .backend = nullptr, .missing = ""};
   if (made.ok() && !made->empty()) {
     result.backend = std::move(made->front());

@@ -1,14 +1,17 @@
 // Times every arm of the CUDA ladder as nodes of a graph over cold weights, beside the fastest
 // plain read of the same bytes in the same run. Usage: fulcrum_bench_cuda [--filter=TEXT]
 // [--m=1,8,16,32]
-// [--shape=NxK[,NxK...]] [--format=fp8|bf16] [--cold_mb=420] [--launches=60] [--replays=9]
+// [--shape=NxK[,NxK...]] [--format=fp8|bf16] [--cold_mb=420] [--launches=60]
+// [--replays=9] [--peers]
 // Weights rotate over copies of cold_mb together (several times the L2); a cell is the median over
 // replays of (replay time / launches). A few outputs of the first launch are checked against the
-// oracle, bit for bit, before the cell is printed.
+// oracle, bit for bit, before the cell is printed; of a class without pinned bits many are, as a
+// mean. --peers: also what the vendor's library makes of the same weights, where it is found.
 // SPDX-License-Identifier: Apache-2.0
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <cstring>
 #include <functional>
@@ -20,11 +23,13 @@
 #include "absl/strings/str_split.h"
 #include "kernels/backend.h"
 #include "kernels/bench/bench_weight.h"
-#include "kernels/bench/report.h"
+#include "kernels/cuda/bench/graph_timer.h"
+#include "kernels/cuda/bench/peers.h"
 #include "kernels/cuda/bench/read_floor.h"
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/formats/bf16.h"
+#include "kernels/numerics/budget.h"
 #include "kernels/numerics/oracle.h"
 
 namespace fulcrum::bench {
@@ -37,6 +42,7 @@ struct Options {
   std::vector<std::pair<int64_t, int64_t>> shapes = {
       {17408, 5120}, {5120, 17408}, {6144, 5120}, {5120, 6144}, {1024, 5120}};
   int cold_mb = 420, launches = 60, replays = 9;
+  bool peers = false;
 };
 
 bool Parse(int argc, char** argv, Options* options) {
@@ -50,6 +56,8 @@ bool Parse(int argc, char** argv, Options* options) {
       const auto format = ParseWeightFormat(value);
       ok = format.has_value() && *format != WeightFormat::kQ2_0;
       if (ok) options->format = *format;
+    } else if (part[0] == "--peers") {
+      options->peers = true;
     } else if (part[0] == "--cold_mb") {
       ok = absl::SimpleAtoi(value, &options->cold_mb) && options->cold_mb > 0;
     } else if (part[0] == "--launches") {
@@ -82,55 +90,6 @@ bool Parse(int argc, char** argv, Options* options) {
   return true;
 }
 
-bool Ok(cudaError_t error, const char* call) {
-  if (error == cudaSuccess) return true;
-  std::fprintf(stderr, "%s: %s\n", call, cudaGetErrorString(error));
-  return false;
-}
-
-using Node = std::function<bool(int launch, cudaStream_t stream)>;
-
-// Microseconds a node, median of the replays; 0 when something failed.
-double TimeGraph(const Options& options, const Node& node) {
-  cudaStream_t stream = nullptr;
-  cudaGraph_t graph = nullptr;
-  cudaGraphExec_t exec = nullptr;
-  cudaEvent_t begin = nullptr, end = nullptr;
-  bool ok = Ok(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreate") &&
-            Ok(cudaEventCreate(&begin), "cudaEventCreate") &&
-            Ok(cudaEventCreate(&end), "cudaEventCreate") &&
-            Ok(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "capture");
-  for (int i = 0; ok && i < options.launches; ++i) ok = node(i, stream);
-  ok = ok && Ok(cudaStreamEndCapture(stream, &graph), "capture") &&
-       Ok(cudaGraphInstantiate(&exec, graph, 0), "cudaGraphInstantiate");
-  std::vector<double> us;
-  for (int i = -3; ok && i < options.replays; ++i) {
-    float ms = 0;
-    ok = Ok(cudaEventRecord(begin, stream), "record") &&
-         Ok(cudaGraphLaunch(exec, stream), "replay") &&
-         Ok(cudaEventRecord(end, stream), "record") && Ok(cudaEventSynchronize(end), "replay") &&
-         Ok(cudaEventElapsedTime(&ms, begin, end), "elapsed");
-    if (i >= 0) us.push_back(ms * 1e3 / options.launches);
-  }
-  cudaGraphExecDestroy(exec);
-  cudaGraphDestroy(graph);
-  cudaEventDestroy(begin);
-  cudaEventDestroy(end);
-  cudaStreamDestroy(stream);
-  return ok ? Quantile(us, 0.5) : 0;
-}
-
-// Device memory, filled; null when there was none.
-struct DeviceBytes {
-  explicit DeviceBytes(size_t bytes, int fill = 0) {
-    if (Ok(cudaMalloc(&data, bytes), "cudaMalloc")) Ok(cudaMemset(data, fill, bytes), "cudaMemset");
-  }
-  ~DeviceBytes() { cudaFree(data); }
-  DeviceBytes(const DeviceBytes&) = delete;
-  DeviceBytes& operator=(const DeviceBytes&) = delete;
-  void* data = nullptr;
-};
-
 std::vector<uint16_t> Activations(int m, int64_t k, int64_t pitch) {
   std::vector<uint16_t> x(static_cast<size_t>(m * pitch));
   uint32_t state = 1;
@@ -144,10 +103,34 @@ std::vector<uint16_t> Activations(int m, int64_t k, int64_t pitch) {
   return x;
 }
 
+// Sampled outputs against class exact, as class w8a8 is judged; `out` reads one.
+numerics::Verdict Sampled(const WeightSource& source, std::span<const uint16_t> x, int64_t pitch,
+                          int m, const std::function<float(size_t)>& out) {
+  const WeightSpec& spec = source.spec();
+  constexpr int kSamples = 200;
+  std::vector<double> expected;
+  std::vector<float> found;
+  for (int i = 0; i < kSamples; ++i) {
+    const int64_t n = (spec.n - 1) * i / (kSamples - 1);
+    const int row = static_cast<int>(int64_t{i} * 7919 % m);
+    const auto own = x.subspan(static_cast<size_t>(row * pitch), static_cast<size_t>(spec.k));
+    expected.push_back(
+        numerics::ReferenceElement(NumericsClass::kExact, source, n, own).value_or(NAN));
+    found.push_back(out(static_cast<size_t>(row * spec.n + n)));
+  }
+  return numerics::CheckW8A8Budget(expected, found, 1, kSamples);
+}
+
 // F32 outputs at eight places against the oracle.
 bool Correct(const Arm& arm, const WeightSource& source, std::span<const uint16_t> x, int64_t pitch,
              int m, std::span<const float> out) {
-  if (arm.numerics == NumericsClass::kW8A8) return true;  // its oracle is a budget, not bits
+  if (arm.numerics == NumericsClass::kW8A8) {
+    const numerics::Verdict verdict =
+        Sampled(source, x, pitch, m, [out](size_t i) { return out[i]; });
+    if (verdict.ok) return true;
+    std::fprintf(stderr, "%s: %s\n", std::string(arm.name).c_str(), verdict.Describe().c_str());
+    return false;
+  }
   const WeightSpec& spec = source.spec();
   for (int i = 0; i < 8; ++i) {
     const int64_t n = (spec.n - 1) * i / 7;
@@ -161,6 +144,34 @@ bool Correct(const Arm& arm, const WeightSource& source, std::span<const uint16_
                    std::string(arm.name).c_str(), row, static_cast<long long>(n), found,
                    expected.value_or(0));
       return false;
+    }
+  }
+  return true;
+}
+
+bool BenchPeers(std::span<const cuda::CudaWeight* const> weights, const WeightSource& source,
+                std::span<const uint16_t> host_x, const uint16_t* x, int64_t pitch, void* y,
+                const Options& options) {
+  std::string reason;
+  const std::unique_ptr<Peers> peers = Peers::Make(weights, &reason);
+  if (peers == nullptr) {
+    std::fprintf(stderr, "no peers: %s\n", reason.c_str());
+    return false;
+  }
+  const WeightSpec& spec = source.spec();
+  for (const int m : options.rows) {
+    for (const PeerRow& row : peers->Rows(x, m, y)) {
+      std::vector<uint16_t> out(static_cast<size_t>(m * spec.n));
+      if (!row.node(0, nullptr) ||
+          !Ok(cudaMemcpy(out.data(), y, out.size() * 2, cudaMemcpyDeviceToHost), "peer")) {
+        std::printf("%-22s M %4d  refused\n", row.name.c_str(), m);
+        continue;
+      }
+      const numerics::Verdict verdict =
+          Sampled(source, host_x, pitch, m, [&out](size_t i) { return Bf16ToF32(out[i]); });
+      std::printf("%-22s M %4d  %8.2f us  relative error %.1e\n", row.name.c_str(), m,
+                  TimeGraph(options.launches, options.replays, row.node), verdict.relative_rms);
+      std::fflush(stdout);
     }
   }
   return true;
@@ -192,7 +203,7 @@ bool BenchShape(Backend& backend, const WeightSpec& spec, const Options& options
   std::string_view floor_name;
   for (const ReadKernel& kernel : ReadKernels()) {
     if (kernel.needs_sm90 && (backend.device().caps & kCapSm90a) == 0) continue;
-    const double us = TimeGraph(options, [&](int i, cudaStream_t stream) {
+    const double us = TimeGraph(options.launches, options.replays, [&](int i, cudaStream_t stream) {
       return Ok(kernel.launch(weight(i)->codes(), code_bytes, sm_count,
                               static_cast<uint32_t*>(sink.data), stream),
                 "read");
@@ -209,9 +220,10 @@ bool BenchShape(Backend& backend, const WeightSpec& spec, const Options& options
 
   const int64_t pitch = cuda::PaddedK(spec.k);
   const int most = std::max(32, *std::max_element(options.rows.begin(), options.rows.end()));
-  const std::vector<uint16_t> x = Activations(most, spec.k, pitch);
+  constexpr int kSpareRows = 3;  // a peer rounds M up
+  const std::vector<uint16_t> x = Activations(most + kSpareRows, spec.k, pitch);
   const DeviceBytes device_x(x.size() * 2);
-  const DeviceBytes y(static_cast<size_t>(most * spec.n) * 4);
+  const DeviceBytes y(static_cast<size_t>((most + kSpareRows) * spec.n) * 4);
   const DeviceBytes workspace(cuda::kWorkspaceBytes, cuda::kWorkspaceClean);
   const DeviceBytes scratch(cuda::kScratchBytes);
   if (workspace.data == nullptr || scratch.data == nullptr || y.data == nullptr ||
@@ -260,9 +272,10 @@ bool BenchShape(Backend& backend, const WeightSpec& spec, const Options& options
         return false;
       }
       const bool correct = Correct(arm, source, x, pitch, m, out);
-      const double us = TimeGraph(
-          options, [&](int i, cudaStream_t stream) { return run(i, stream, DType::kBf16); });
-      std::printf("%-22s M %2d  %8.2f us  %6.0f GB/s  %5.1f %% of the read%s\n",
+      const double us =
+          TimeGraph(options.launches, options.replays,
+                    [&](int i, cudaStream_t stream) { return run(i, stream, DType::kBf16); });
+      std::printf("%-22s M %4d  %8.2f us  %6.0f GB/s  %5.1f %% of the read%s\n",
                   std::string(arm.name).c_str(), m, us,
                   us > 0 ? static_cast<double>(code_bytes) * 1e-3 / us : 0,
                   us > 0 ? 100 * floor_us / us : 0, correct ? "" : "  WRONG");
@@ -270,13 +283,20 @@ bool BenchShape(Backend& backend, const WeightSpec& spec, const Options& options
       ok = ok && correct && us > 0;
     }
   }
+  if (options.peers && weight(0)->rows() != nullptr) {
+    std::vector<const cuda::CudaWeight*> weights;
+    for (size_t i = 0; i < copies.size(); ++i) weights.push_back(weight(static_cast<int>(i)));
+    ok = BenchPeers(weights, source, x, static_cast<const uint16_t*>(device_x.data), pitch, y.data,
+                    options) &&
+         ok;
+  }
   return ok;
 }
 
 int Main(int argc, char** argv) {
   Options options;
   if (!Parse(argc, argv, &options)) return 2;
-  auto backends = cuda::MakeCudaBackends(0);
+  auto backends = cuda::MakeCudaBackends(0, /*w8a8=*/true);
   if (!backends.ok()) {
     std::fprintf(stderr, "%s\n", backends.status().ToString().c_str());
     return 1;

@@ -1,0 +1,24 @@
+// bf16, class mma, prefill of any number of rows. Few rows are a decode batch's work.
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/cuda/arms.h"
+#include "kernels/cuda/mma_arm.cuh"
+#include "kernels/cuda/tile_product.cuh"
+
+namespace fulcrum::cuda {
+
+absl::Status dense_gemm_tiled_bf16(const ArmArgs& args) {
+  if (args.m <= kMaxDecodeRows) return dense_gemm_m16_bf16(args);
+  const Product p = MakeProduct(args);
+  const auto& context = *static_cast<const CudaContext*>(args.context);
+  const auto run = [&] {
+    if (!TileServes(context))
+      return InPieces(args, [](const ArmArgs& piece) {
+        return RunMma<Bf16Fragment, 1, kMaxDecodeRows>(piece);
+      });
+    return p.m <= 64 ? LaunchTiles<Bf16Operand, 64>(p, context)
+                     : LaunchTiles<Bf16Operand, 128>(p, context);
+  };
+  return CudaStatus(run(), "dense_gemm_tiled_bf16");
+}
+
+}  // namespace fulcrum::cuda

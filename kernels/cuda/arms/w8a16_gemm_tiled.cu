@@ -1,0 +1,26 @@
+// fp8, class mma, prefill of any number of rows. Few rows are a decode batch's work.
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/cuda/arms.h"
+#include "kernels/cuda/mma_arm.cuh"
+#include "kernels/cuda/tile_product.cuh"
+
+namespace fulcrum::cuda {
+
+absl::Status w8a16_gemm_tiled(const ArmArgs& args) {
+  if (args.m <= kMaxDecodeRows) return w8a16_gemm_m32(args);
+  const Product p = MakeProduct(args);
+  const auto& context = *static_cast<const CudaContext*>(args.context);
+  const auto run = [&] {
+    if (!TileServes(context))
+      return InPieces(args,
+                      [](const ArmArgs& piece) { return RunMmaFp8<1, kMaxDecodeRows>(piece); });
+    if (static_cast<const CudaWeight*>(args.weight)->has_nan()) {
+      return LaunchTiles<Fp8Operand<true>, 128>(p, context);
+    }
+    return p.m <= 64 ? LaunchTiles<Fp8Operand<false>, 64>(p, context)
+                     : LaunchTiles<Fp8Operand<false>, 128>(p, context);
+  };
+  return CudaStatus(run(), "w8a16_gemm_tiled");
+}
+
+}  // namespace fulcrum::cuda

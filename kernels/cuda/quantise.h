@@ -1,0 +1,25 @@
+// Activations of class w8a8: E4M3 with one F32 scale per token and 128 K, made on the device.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <cstdint>
+
+namespace fulcrum::cuda {
+
+// Where the quantised rows of a launch are, in device memory.
+struct QuantisedRows {
+  std::byte* codes = nullptr;  // [m][blocks * 128] E4M3, 16-byte aligned
+  float* scales = nullptr;     // [blocks][scale_pitch]: the scales of one K block lie together
+  int64_t scale_pitch = 0;     // at least m
+};
+
+// rows: BF16 [m][pitch], padded with zeros to whole blocks (launch.h). value = code * scale with
+// scale = (largest magnitude of the 128) / 448 and the code rounded to nearest even; 128 zeros have
+// scale 0. A value that is not finite makes its 128 codes NaN, and so its own row's results.
+cudaError_t QuantiseRows(const uint16_t* rows, int64_t pitch, int m, int blocks,
+                         const QuantisedRows& to, cudaStream_t stream);
+
+}  // namespace fulcrum::cuda

@@ -1,0 +1,21 @@
+// A place in a ring of stages, and whether it was passed an odd number of times: the parity its
+// barrier is waited for with.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+namespace fulcrum::cuda {
+
+struct Ring {
+  int stage = 0;
+  uint32_t phase = 0;
+  __device__ __forceinline__ void Next(int stages) {
+    if (++stage == stages) {
+      stage = 0;
+      phase ^= 1;
+    }
+  }
+};
+
+}  // namespace fulcrum::cuda
