@@ -66,28 +66,15 @@ absl::Status CudaBackend::Open(int64_t memory_budget_bytes) {
   scrubber_ = *std::move(scrubber);
 
   absl::MutexLock lock(&launch_mutex_);
+  absl::StatusOr<CudaContext> context = ContextOf(ordinal_);
+  if (!context.ok()) return context.status();
+  context_ = *context;
   context_.stream = compute_.get();
-  context_.sm_count = device_.compute_units;
-  context_.has_wgmma = (device_.caps & kCapSm90a) != 0;
   context_.workspace = workspace_.data();
   context_.workspace_bytes = static_cast<int64_t>(workspace_.size());
   context_.scratch = scratch_.data();
   context_.scratch_bytes = static_cast<int64_t>(scratch_.size());
-  if (absl::Status s =
-          CudaStatus(cudaDeviceGetAttribute(&context_.max_shared_bytes,
-                                            cudaDevAttrMaxSharedMemoryPerBlockOptin, ordinal_),
-                     "cudaDeviceGetAttribute");
-      !s.ok()) {
-    return s;
-  }
-  int major = 0;
-  if (absl::Status s =
-          CudaStatus(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, ordinal_),
-                     "cudaDeviceGetAttribute");
-      !s.ok()) {
-    return s;
-  }
-  has_programmatic_ = major >= 9;
+  has_programmatic_ = context_.has_bulk_copies;  // both came with sm_90
   if (absl::Status s = CudaStatus(
           cudaMemsetAsync(workspace_.data(), kWorkspaceClean, workspace_.size(), compute_.get()),
           "cudaMemsetAsync");

@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "kernels/backend.h"
 #include "kernels/cuda/layout.h"
 #include "kernels/ladder/arm.h"
@@ -19,8 +20,9 @@ namespace fulcrum::cuda {
 struct CudaContext {
   cudaStream_t stream = nullptr;
   int sm_count = 0;
-  bool has_wgmma = false;    // kCapSm90a
-  int max_shared_bytes = 0;  // of one block, opt-in
+  bool has_wgmma = false;        // kCapSm90a
+  bool has_bulk_copies = false;  // sm_90 and later: bulk and tensor copies, barriers they arrive on
+  int max_shared_bytes = 0;      // of one block, opt-in
   // Device scratch, kWorkspaceBytes or more, all of it kWorkspaceClean between launches: an arm
   // that leaves anything else there breaks the next.
   std::byte* workspace = nullptr;
@@ -33,6 +35,8 @@ struct CudaContext {
   // activations or touches the workspace may be launched so. One that is must wait, always.
   bool programmatic = false;
 };
+// What a device can do, without stream and memory.
+absl::StatusOr<CudaContext> ContextOf(int device);
 
 // What fills the workspace between launches: the all-ones word, a NaN that no kernel computes.
 inline constexpr unsigned char kWorkspaceClean = 0xff;

@@ -118,16 +118,15 @@ bool MeasureBare(Work* work) {
   auto scratch = cuda::DeviceBuffer::Make(0, cuda::kScratchBytes);
   auto stream = cuda::MakeStream(0, cuda::Priority::kLaunches);
   if (!x.ok() || !y.ok() || !workspace.ok() || !scratch.ok() || !stream.ok()) return false;
-  cuda::CudaContext context = {.stream = stream->get(),
-                               .sm_count = work->backend->device().compute_units,
-                               .has_wgmma = (work->backend->device().caps & kCapSm90a) != 0,
-                               .workspace = workspace->data(),
-                               .workspace_bytes = cuda::kWorkspaceBytes,
-                               .scratch = scratch->data(),
-                               .scratch_bytes = cuda::kScratchBytes};
+  absl::StatusOr<cuda::CudaContext> facts = cuda::ContextOf(0);
+  if (!facts.ok()) return false;
+  cuda::CudaContext context = *facts;
+  context.stream = stream->get();
+  context.workspace = workspace->data();
+  context.workspace_bytes = cuda::kWorkspaceBytes;
+  context.scratch = scratch->data();
+  context.scratch_bytes = cuda::kScratchBytes;
   bool ok =
-      cudaDeviceGetAttribute(&context.max_shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin,
-                             0) == cudaSuccess &&
       cudaMemset(workspace->data(), cuda::kWorkspaceClean, workspace->size()) == cudaSuccess &&
       cudaMemset(x->data(), 0, x->size()) == cudaSuccess &&
       cudaMemcpy2D(x->data(), static_cast<size_t>(pitch) * 2, work->x.data(),
