@@ -158,6 +158,15 @@ __device__ __forceinline__ void WgmmaE4m3(float (&s)[kTiles][4], uint32_t a, uin
         ", %32, %33, %34, %35, %36, %37, %38, %39}, d, e, p, 1, 1;\n}"
         : FULCRUM_SUM8(0), FULCRUM_SUM(8), FULCRUM_SUM(9)
         : "r"(a), "r"(b), "r"(int{more}), "r"(kDescriptorHigh));
+  } else if constexpr (kTiles == 12) {
+    asm volatile(
+        "{\n.reg .pred p;\n.reg .b64 d, e;\nmov.b64 d, {%48, %51};\nmov.b64 e, {%49, %51};\n"
+        "setp.ne.b32 p, %50, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n96k32.f32.e4m3.e4m3 {" FULCRUM_REGS32
+        ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47}, d, e, "
+        "p, 1, 1;\n}"
+        : FULCRUM_SUM8(0), FULCRUM_SUM4(8)
+        : "r"(a), "r"(b), "r"(int{more}), "r"(kDescriptorHigh));
   } else if constexpr (kTiles == 16) {
     asm volatile(
         "{\n.reg .pred p;\n.reg .b64 d, e;\nmov.b64 d, {%64, %67};\nmov.b64 e, {%65, %67};\n"

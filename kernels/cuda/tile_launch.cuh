@@ -1,5 +1,5 @@
 // What the kernels of prefill share: thread blocks of two warpgroups that multiply and one that
-// copies, in clusters of two, which stay and take tile after tile.
+// copies, in clusters, which stay and take tile after tile.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -11,34 +11,38 @@
 
 namespace fulcrum::cuda {
 
-inline constexpr int kTileCluster = 2;  // thread blocks that share activations
-inline constexpr int kTileWarps = 8;    // that multiply
+inline constexpr int kTileWarps = 8;  // that multiply
 inline constexpr int kTileThreads = kTileWarps * 32 + 128;
 
 struct TilePlan {
   int column_tiles;  // of activations; neighbours of one launch read the same weights
   int tiles;         // column tiles times what a cluster has of weights
   int stages;        // of the ring
+  int first_group;   // of weights: what a cluster has of them at a time
 };
 
-inline bool TileServes(const CudaContext& context) {
-  return context.has_wgmma && context.sm_count >= kTileCluster;
-}
-
-// A launch of `clusters` clusters of kTileCluster thread blocks.
-template <class... Parameters, class... Arguments>
-cudaError_t LaunchClusters(void (*kernel)(Parameters...), int clusters, int threads, int shared,
-                           cudaStream_t stream, const Arguments&... arguments) {
-  cudaLaunchAttribute cluster = {};
-  cluster.id = cudaLaunchAttributeClusterDimension;
-  cluster.val.clusterDim = {kTileCluster, 1, 1};
+// How a launch of clusters is described; `cluster` must outlive it.
+inline cudaLaunchConfig_t ClusterConfig(int size, int clusters, int shared, cudaStream_t stream,
+                                        cudaLaunchAttribute* cluster) {
+  *cluster = {};
+  cluster->id = cudaLaunchAttributeClusterDimension;
+  cluster->val.clusterDim = {static_cast<unsigned>(size), 1, 1};
   cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(static_cast<unsigned>(clusters * kTileCluster));
-  config.blockDim = dim3(static_cast<unsigned>(threads));
+  config.gridDim = dim3(static_cast<unsigned>(clusters * size));
+  config.blockDim = dim3(kTileThreads);
   config.dynamicSmemBytes = static_cast<size_t>(shared);
   config.stream = stream;
-  config.attrs = &cluster;
+  config.attrs = cluster;
   config.numAttrs = 1;
+  return config;
+}
+
+// A launch of `clusters` clusters of `size` thread blocks.
+template <class... Parameters, class... Arguments>
+cudaError_t LaunchClusters(void (*kernel)(Parameters...), int size, int clusters, int shared,
+                           cudaStream_t stream, const Arguments&... arguments) {
+  cudaLaunchAttribute cluster;
+  const cudaLaunchConfig_t config = ClusterConfig(size, clusters, shared, stream, &cluster);
   return cudaLaunchKernelEx(&config, kernel, arguments...);
 }
 

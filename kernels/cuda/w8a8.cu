@@ -1,5 +1,7 @@
-// Which width of tile keeps the most multiprocessors busy.
+// Which tile takes the least time.
 // SPDX-License-Identifier: Apache-2.0
+#include <iterator>
+
 #include "kernels/cuda/w8a8.h"
 #include "kernels/cuda/w8a8_product.cuh"
 
@@ -10,18 +12,21 @@ struct Width {
   int64_t (*cost)(const Product&, const CudaContext&);
   cudaError_t (*launch)(const Product&, const std::byte*, const QuantisedRows&, const CudaContext&);
 };
-template <int kColumns>
-constexpr Width kWidth = {&W8A8Cost<kColumns>, &LaunchW8A8<kColumns>};
-constexpr Width kWidths[] = {kWidth<136>, kWidth<128>, kWidth<80>, kWidth<64>};
+template <int kColumns, int kHalves>
+constexpr Width kWidth = {&W8A8Cost<kColumns, kHalves>, &LaunchW8A8<kColumns, kHalves>};
+constexpr Width kWidths[] = {kWidth<136, 2>, kWidth<96, 2>, kWidth<80, 2>, kWidth<136, 1>,
+                             kWidth<64, 1>};
+
+static_assert(std::size(kWidths) == kW8A8Tiles);
 
 }  // namespace
 
-cudaError_t MultiplyCodes(const ArmArgs& args, const QuantisedRows& x) {
+cudaError_t MultiplyCodes(const ArmArgs& args, const QuantisedRows& x, int tile) {
   const auto& context = *static_cast<const CudaContext*>(args.context);
   const Product p = MakeProduct(args);
-  const Width* best = kWidths;
+  const Width* best = tile == kFastestTile ? kWidths : kWidths + tile;
   for (const Width& width : kWidths) {
-    if (width.cost(p, context) < best->cost(p, context)) best = &width;
+    if (tile == kFastestTile && width.cost(p, context) < best->cost(p, context)) best = &width;
   }
   return best->launch(p, static_cast<const CudaWeight*>(args.weight)->rows(), x, context);
 }

@@ -9,11 +9,14 @@
 
 namespace fulcrum::cuda {
 
-inline constexpr int kTokenTile = 128;  // rows of activations that are multiplied together
+inline constexpr int kTokenTile = 256;  // the most rows of activations in a tile
+
+// The tiles it can be cut into: none changes a bit.
+inline constexpr int kW8A8Tiles = 5, kFastestTile = -1;
 
 // What args ask for, from activations that are quantised already: args.activations is not read. x
 // has args.m rows; its scale_pitch is a multiple of kTokenTile. The weight has rows(), the device
-// kCapBlockScaled.
-cudaError_t MultiplyCodes(const ArmArgs& args, const QuantisedRows& x);
+// kCapBlockScaled. tile: one of kW8A8Tiles, or the one that should take the least time.
+cudaError_t MultiplyCodes(const ArmArgs& args, const QuantisedRows& x, int tile = kFastestTile);
 
 }  // namespace fulcrum::cuda

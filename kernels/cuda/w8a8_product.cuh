@@ -1,11 +1,11 @@
 // Class w8a8 on sm_90a: E4M3 activations (quantise.h) times E4M3 weights in rows, for any M, N, K.
 //
-// A thread block multiplies 128 tokens with kColumns weight rows at a time, a warpgroup 64 tokens;
-// a third warpgroup copies, through tensor maps whose edges read as zeros. Both operands are in
-// shared memory. The thread blocks of a cluster share the tokens: each copies half of them to both.
-// A fresh inner sum a block of 128 K, two in turn, then outer = fma(activation scale * weight
-// scale, inner, outer) over blocks in ascending order. What a tile's width costs in idle
-// multiprocessors depends on N and M, so there are several.
+// A thread block multiplies 128 or 256 tokens with kColumns weight rows at a time, a warpgroup 64
+// tokens or twice 64; a third warpgroup copies, through tensor maps whose edges read as zeros. Both
+// operands are in shared memory. The thread blocks of a cluster share the tokens: each copies half
+// of them to both. A fresh inner sum a block of 128 K, then outer = fma(activation scale * weight
+// scale, inner, outer) over blocks in ascending order. Larger tiles read less, smaller ones leave
+// fewer multiprocessors idle at the end: which is best depends on N and M, so there are several.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -19,37 +19,44 @@
 
 namespace fulcrum::cuda {
 
-inline constexpr int kTokenBytes = kTokenTile * kBlockK;
-inline constexpr int kStageExtra = kTokenTile * 4 + 16;  // a stage's scales and barriers
+inline constexpr int kTokenCluster = 2;  // thread blocks that share tokens
 
-template <int kColumns>
-inline constexpr int kW8A8Stage = kTokenBytes + kColumns* kBlockK;
+// A tile: kColumns weight rows times kHalves times 128 tokens. Bytes of shared memory; a stage
+// begins with the tokens.
+template <int kColumns, int kHalves>
+struct W8A8Tile {
+  static constexpr int kTokens = kHalves * 128;
+  static constexpr int kTokenBytes = kTokens * kBlockK;
+  static constexpr int kStage = kTokenBytes + kColumns * kBlockK;
+  static constexpr int kExtra = kTokens * 4 + 16;  // a stage's scales and barriers
+};
 
-template <int kColumns>
+template <int kColumns, int kHalves>
 __global__ void __launch_bounds__(kTileThreads, 1)
     W8A8Product(Product p, const float* token_scales, int64_t token_pitch, TilePlan plan,
                 const __grid_constant__ CUtensorMap tokens,
                 const __grid_constant__ CUtensorMap weights) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ __align__(1024) std::byte shared[];
-  constexpr int kTiles = kColumns / 8, kStage = kW8A8Stage<kColumns>;
+  using Tile = W8A8Tile<kColumns, kHalves>;
+  constexpr int kTiles = kColumns / 8, kStage = Tile::kStage, kTokens = Tile::kTokens;
   const int lane = threadIdx.x % 32, warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
   const int rank = static_cast<int>(ClusterRank());
-  const int clusters = static_cast<int>(gridDim.x) / kTileCluster;
+  const int clusters = static_cast<int>(gridDim.x) / kTokenCluster;
   const uint32_t ring = SharedAddress(shared);
   // After the stages, of each: the scales of its tokens, its barriers.
   float* const shared_scales = reinterpret_cast<float*>(shared + plan.stages * kStage);
   const uint32_t scales_at = ring + plan.stages * kStage;
-  const uint32_t full = scales_at + plan.stages * kTokenTile * 4, empty = full + plan.stages * 8;
-  const auto first_token = [&](int tile) { return tile % plan.column_tiles * kTokenTile; };
+  const uint32_t full = scales_at + plan.stages * kTokens * 4, empty = full + plan.stages * 8;
+  const auto first_token = [&](int tile) { return tile % plan.column_tiles * kTokens; };
   const auto first_column = [&](int tile) {
-    return (tile / plan.column_tiles * kTileCluster + rank) * kColumns;
+    return (tile / plan.column_tiles * kTokenCluster + rank) * kColumns;
   };
 
   if (threadIdx.x == 0) {
     for (int i = 0; i < plan.stages; ++i) {
       BarrierInit(full + 8 * i, 1);
-      BarrierInit(empty + 8 * i, kTileCluster * kTileWarps);
+      BarrierInit(empty + 8 * i, kTokenCluster * kTileWarps);
     }
     BarriersReady();
   }
@@ -59,19 +66,19 @@ __global__ void __launch_bounds__(kTileThreads, 1)
     GiveRegisters();
     const uint64_t policy = ReadOften();
     Ring filling;
-    for (int tile = static_cast<int>(blockIdx.x) / kTileCluster;
+    for (int tile = static_cast<int>(blockIdx.x) / kTokenCluster;
          threadIdx.x == kTileWarps * 32 && tile < plan.tiles; tile += clusters) {
-      constexpr int kShare = kTokenTile / kTileCluster;
+      constexpr int kShare = kTokens / kTokenCluster;
       for (int block = 0; block < p.blocks; ++block) {
         const uint32_t stage = ring + filling.stage * kStage;
         const uint32_t barrier = full + 8 * filling.stage;
         BarrierWait(empty + 8 * filling.stage, filling.phase ^ 1);
-        BarrierExpect(barrier, kStage + kTokenTile * 4);
+        BarrierExpect(barrier, kStage + kTokens * 4);
         BoxCopyToAll(stage + rank * kShare * kBlockK, &tokens, block * kBlockK,
-                     first_token(tile) + rank * kShare, barrier, (1 << kTileCluster) - 1);
-        BoxCopy(stage + kTokenBytes, &weights, block * kBlockK, first_column(tile), barrier);
-        BulkCopy(scales_at + filling.stage * kTokenTile * 4,
-                 token_scales + block * token_pitch + first_token(tile), kTokenTile * 4, barrier,
+                     first_token(tile) + rank * kShare, barrier, (1 << kTokenCluster) - 1);
+        BoxCopy(stage + Tile::kTokenBytes, &weights, block * kBlockK, first_column(tile), barrier);
+        BulkCopy(scales_at + filling.stage * kTokens * 4,
+                 token_scales + block * token_pitch + first_token(tile), kTokens * 4, barrier,
                  policy);
         filling.Next(plan.stages);
       }
@@ -88,17 +95,18 @@ __global__ void __launch_bounds__(kTileThreads, 1)
                  ? __ldg(p.scales + int64_t{row_of(tile, next)} * p.blocks + block + lane)
                  : 0.0f;
     };
-    int tile = static_cast<int>(blockIdx.x) / kTileCluster;
+    int tile = static_cast<int>(blockIdx.x) / kTokenCluster;
     float scale = scale_of(tile, 0, 0), next_scale = scale_of(tile, 1, 0);
     float scale_ahead = 0, next_scale_ahead = 0;
     Ring issuing, finishing;
-    float outer[kTiles][4];
-    const auto issue = [&](float(&inner)[kTiles][4], float2& of_tokens) {
+    float outer[kHalves][kTiles][4];
+    const auto issue = [&](float(&inner)[kTiles][4], float2& of_tokens, int half) {
       const uint32_t stage = ring + issuing.stage * kStage;
-      const uint32_t a = RowsDescriptor(stage + warp / 4 * (64 * kBlockK));
-      const uint32_t b = RowsDescriptor(stage + kTokenBytes);
-      BarrierWait(full + 8 * issuing.stage, issuing.phase);
-      const float* const own = shared_scales + issuing.stage * kTokenTile + warp * kTileRows;
+      const uint32_t a = RowsDescriptor(stage + (half * 128 + warp / 4 * 64) * kBlockK);
+      const uint32_t b = RowsDescriptor(stage + Tile::kTokenBytes);
+      if (half == 0) BarrierWait(full + 8 * issuing.stage, issuing.phase);
+      const float* const own =
+          shared_scales + issuing.stage * kTokens + half * 128 + warp * kTileRows;
       of_tokens = make_float2(own[lane / 4], own[lane / 4 + 8]);
       Pin(inner);
       WgmmaFence();
@@ -107,12 +115,15 @@ __global__ void __launch_bounds__(kTileThreads, 1)
         WgmmaE4m3(inner, a + 2 * step, b + 2 * step, step > 0);
       }
       WgmmaCommit();
-      issuing.Next(plan.stages);
+      if (half == kHalves - 1) issuing.Next(plan.stages);
     };
-    const auto fold = [&](float(&inner)[kTiles][4], float2 of_tokens, int block, int of_next) {
+    const auto fold = [&](float(&inner)[kTiles][4], float2 of_tokens, int half, int block,
+                          int of_next) {
       Pin(inner);
-      if (lane < kTileCluster) ClusterArrive(empty + 8 * finishing.stage, lane);
-      finishing.Next(plan.stages);
+      if (half == kHalves - 1) {
+        if (lane < kTokenCluster) ClusterArrive(empty + 8 * finishing.stage, lane);
+        finishing.Next(plan.stages);
+      }
       const float s = __shfl_sync(~0u, scale, block % 32);
       const float s_next = __shfl_sync(~0u, next_scale, block % 32);
       const float low = of_tokens.x * s, high = of_tokens.y * s;
@@ -123,32 +134,40 @@ __global__ void __launch_bounds__(kTileThreads, 1)
         const float of_row[2] = {beyond ? low_next : low, beyond ? high_next : high};
 #pragma unroll
         for (int e = 0; e < 4; ++e) {
-          outer[t][e] = __fmaf_rn(of_row[e / 2], inner[t][e], outer[t][e]);
+          outer[half][t][e] = __fmaf_rn(of_row[e / 2], inner[t][e], outer[half][t][e]);
         }
       }
     };
-    // Two blocks side by side: one is folded while the other is multiplied.
+    // Two blocks side by side where there are registers for it: one is folded while the next is
+    // multiplied. Else the other warpgroup multiplies meanwhile.
     const auto multiply = [&]<int kCount>(std::integral_constant<int, kCount>, int block,
                                           int of_next) {
       float inner[kCount][kTiles][4];
       float2 of_tokens[kCount];
 #pragma unroll
-      for (int i = 0; i < kCount; ++i) issue(inner[i], of_tokens[i]);
-      if constexpr (kCount == 2) {
-        WgmmaWait<1>();
-        fold(inner[0], of_tokens[0], block, of_next);
+      for (int half = 0; half < kHalves; ++half) {
+#pragma unroll
+        for (int i = 0; i < kCount; ++i) issue(inner[i], of_tokens[i], half);
+        if constexpr (kCount == 2) {
+          WgmmaWait<1>();
+          fold(inner[0], of_tokens[0], half, block, of_next);
+        }
+        WgmmaWait<0>();
+        fold(inner[kCount - 1], of_tokens[kCount - 1], half, block + kCount - 1, of_next);
       }
-      WgmmaWait<0>();
-      fold(inner[kCount - 1], of_tokens[kCount - 1], block + kCount - 1, of_next);
     };
+    constexpr int kTogether = kHalves == 1 ? 2 : 1;
     for (; tile < plan.tiles; tile += clusters) {
       const int token = first_token(tile) + warp * kTileRows + lane / 4;
       const int column = first_column(tile);
       const int of_next = (kScaleRows - column % kScaleRows) / 8;  // its first column tile
 #pragma unroll
-      for (int t = 0; t < kTiles; ++t) {
+      for (int half = 0; half < kHalves; ++half) {
 #pragma unroll
-        for (int e = 0; e < 4; ++e) outer[t][e] = 0;
+        for (int t = 0; t < kTiles; ++t) {
+#pragma unroll
+          for (int e = 0; e < 4; ++e) outer[half][t][e] = 0;
+        }
       }
 #pragma unroll 1
       for (int group = 0; group < p.blocks; group += 32) {
@@ -162,29 +181,33 @@ __global__ void __launch_bounds__(kTileThreads, 1)
         const int end = min(group + 32, p.blocks);
         int block = group;
 #pragma unroll 1
-        for (; block + 1 < end; block += 2) {
-          multiply(std::integral_constant<int, 2>(), block, of_next);
+        for (; block + kTogether <= end; block += kTogether) {
+          multiply(std::integral_constant<int, kTogether>(), block, of_next);
         }
-        if (block < end) multiply(std::integral_constant<int, 1>(), block, of_next);
+        if constexpr (kTogether > 1) {
+          if (block < end) multiply(std::integral_constant<int, 1>(), block, of_next);
+        }
       }
       scale = scale_ahead;
       next_scale = next_scale_ahead;
       const int64_t first = column + lane % 4 * 2;
-      if (StoresPairs(p) && column + kColumns <= p.n) {
+      const bool pairs = StoresPairs(p) && column + kColumns <= p.n;
 #pragma unroll
-        for (int t = 0; t < kTiles; ++t) {
-          const int64_t n = first + t * 8;
-          if (token < p.m) StorePair(p, token, n, ResultPair(outer[t][0], outer[t][1]));
-          if (token + 8 < p.m) StorePair(p, token + 8, n, ResultPair(outer[t][2], outer[t][3]));
-        }
-      } else {
+      for (int row = 0; row < 2 * kHalves; ++row) {
+        const int m = token + row / 2 * 128 + row % 2 * 8;
+        if (m >= p.m) continue;
+        const auto& sums = outer[row / 2];
+        const int e = row % 2 * 2;
+        if (pairs) {
 #pragma unroll
-        for (int t = 0; t < kTiles; ++t) {
+          for (int t = 0; t < kTiles; ++t) {
+            StorePair(p, m, first + t * 8, ResultPair(sums[t][e], sums[t][e + 1]));
+          }
+        } else {
 #pragma unroll
-          for (int e = 0; e < 4; ++e) {
-            const int64_t n = first + t * 8 + e % 2;
-            const int m = token + e / 2 * 8;
-            if (n < p.n && m < p.m) StoreResult(p, m, n, outer[t][e]);
+          for (int i = 0; i < 2 * kTiles; ++i) {
+            const int64_t n = first + i / 2 * 8 + i % 2;
+            if (n < p.n) StoreResult(p, m, n, sums[i / 2][e + i % 2]);
           }
         }
       }
@@ -195,34 +218,41 @@ __global__ void __launch_bounds__(kTileThreads, 1)
 #endif
 }
 
-// A launch over tiles of kColumns weight rows.
-template <int kColumns>
+// A launch over such tiles.
+template <int kColumns, int kHalves>
 TilePlan W8A8Plan(const Product& p, const CudaContext& context) {
+  using Tile = W8A8Tile<kColumns, kHalves>;
   TilePlan plan = {};
-  const int64_t columns = kTileCluster * kColumns;
-  plan.column_tiles = (p.m + kTokenTile - 1) / kTokenTile;
+  const int64_t columns = kTokenCluster * kColumns;
+  plan.column_tiles = (p.m + Tile::kTokens - 1) / Tile::kTokens;
   plan.tiles = plan.column_tiles * static_cast<int>((p.n + columns - 1) / columns);
-  plan.stages = std::min(8, context.max_shared_bytes / (kW8A8Stage<kColumns> + kStageExtra));
+  plan.stages = std::min(8, context.max_shared_bytes / (Tile::kStage + Tile::kExtra));
   return plan;
 }
 
-// What it takes, in columns that one multiprocessor multiplies one after the other; storing a tile
-// costs as much as some more.
-template <int kColumns>
+// What it takes, in cycles a block of K: each round of tiles is as long as its products, or as the
+// reading of its operands from the L2, where all multiprocessors together are the bound.
+template <int kColumns, int kHalves>
 int64_t W8A8Cost(const Product& p, const CudaContext& context) {
-  const int clusters = context.sm_count / kTileCluster;
-  const int rounds = (W8A8Plan<kColumns>(p, context).tiles + clusters - 1) / clusters;
-  return int64_t{rounds} * (kColumns + 8);
+  constexpr int kProducts = kHalves * kColumns * 4;
+  constexpr int kReadBytes = 26;  // a cycle, measured on an H200
+  constexpr int kReads =
+      (W8A8Tile<kColumns, kHalves>::kTokens / kTokenCluster + kColumns) * kBlockK / kReadBytes;
+  const int clusters = context.sm_count / kTokenCluster;
+  const int rounds = (W8A8Plan<kColumns, kHalves>(p, context).tiles + clusters - 1) / clusters;
+  return int64_t{rounds} * std::max(kProducts, kReads);
 }
 
 // rows: the weight's codes, [N][blocks * 128].
-template <int kColumns>
+template <int kColumns, int kHalves>
 cudaError_t LaunchW8A8(const Product& p, const std::byte* rows, const QuantisedRows& x,
                        const CudaContext& context) {
-  const TilePlan plan = W8A8Plan<kColumns>(p, context);
+  using Tile = W8A8Tile<kColumns, kHalves>;
+  const TilePlan plan = W8A8Plan<kColumns, kHalves>(p, context);
   const int64_t k = int64_t{p.blocks} * kBlockK;
   CUtensorMap tokens, weights;
-  if (const cudaError_t error = DescribeCodes(x.codes, p.m, k, kTokenTile / kTileCluster, &tokens);
+  if (const cudaError_t error =
+          DescribeCodes(x.codes, p.m, k, Tile::kTokens / kTokenCluster, &tokens);
       error != cudaSuccess) {
     return error;
   }
@@ -230,11 +260,12 @@ cudaError_t LaunchW8A8(const Product& p, const std::byte* rows, const QuantisedR
       error != cudaSuccess) {
     return error;
   }
-  const auto kernel = &W8A8Product<kColumns>;
-  const int shared = plan.stages * (kW8A8Stage<kColumns> + kStageExtra);
+  const auto kernel = &W8A8Product<kColumns, kHalves>;
+  const int shared = plan.stages * (Tile::kStage + Tile::kExtra);
   if (const cudaError_t error = AllowShared(kernel, shared); error != cudaSuccess) return error;
-  return LaunchClusters(kernel, std::min(plan.tiles, context.sm_count / kTileCluster), kTileThreads,
-                        shared, context.stream, p, x.scales, x.scale_pitch, plan, tokens, weights);
+  return LaunchClusters(kernel, kTokenCluster,
+                        std::min(plan.tiles, context.sm_count / kTokenCluster), shared,
+                        context.stream, p, x.scales, x.scale_pitch, plan, tokens, weights);
 }
 
 }  // namespace fulcrum::cuda

@@ -57,22 +57,24 @@ TEST_P(ArmContract, PrefillGivesTheOraclesBytesAtEveryNumberOfRows) {
 
 TEST_P(ArmContract, PrefillGivesTheOraclesBytesOnSamplesOfFullSizeProducts) {
   FULCRUM_NEED_BACKEND(under_test_);
+  // Some tiles of a GPU are chosen only where there is much to do.
+  const int rows = backend().name() == "cuda" ? 1300 : kMostRows;
   for (const WeightFormat format : Formats()) {
     for (const Shape& shape : BigShapes(format)) {
       const MemoryWeight source = WeightOf(format, shape, WeightKind::kUniformCodes);
       const std::shared_ptr<ResidentWeight> weight = Upload(source);
       ASSERT_NE(weight, nullptr);
       const std::vector<uint16_t> x =
-          RandomActivations(kMostRows, shape.k, ActivationKind::kGaussian, Seed(shape));
+          RandomActivations(rows, shape.k, ActivationKind::kGaussian, Seed(shape));
       for (const Arm& arm : backend().ladder()) {
         if (!RunsPrefill(backend(), arm, format) || !Pinned(backend(), arm)) continue;
         absl::StatusOr<std::vector<std::byte>> actual =
-            RunPoisoned(backend(), arm, *weight, x, kMostRows, DType::kF32);
+            RunPoisoned(backend(), arm, *weight, x, rows, DType::kF32);
         ASSERT_TRUE(actual.ok()) << actual.status();
         Rng rng(7);
-        for (int sample = 0; sample < 60; ++sample) {
+        for (int sample = 0; sample < 200; ++sample) {
           const int64_t n = sample == 0 ? shape.n - 1 : rng.Below(shape.n);
-          const int64_t row = sample == 1 ? kMostRows - 1 : rng.Below(kMostRows);
+          const int64_t row = sample == 1 ? rows - 1 : rng.Below(rows);
           absl::StatusOr<float> expected =
               numerics::ReferenceElement(arm.numerics, source, n,
                                          std::span(x).subspan(static_cast<size_t>(row * shape.k),

@@ -21,8 +21,8 @@ const Arm& ArmNamed(std::string_view name) {
   return Arms().front();
 }
 
-Bytes Run(Backend& backend, const Arm& arm, const ResidentWeight& weight,
-          std::span<const uint16_t> x, int m) {
+Bytes RunArm(Backend& backend, const Arm& arm, const ResidentWeight& weight,
+             std::span<const uint16_t> x, int m) {
   absl::StatusOr<Bytes> out = test::RunPoisoned(backend, arm, weight, x, m, DType::kF32);
   EXPECT_TRUE(out.ok()) << arm.name << ", M = " << m << ": " << out.status();
   return out.ok() ? *std::move(out) : Bytes();
@@ -42,19 +42,19 @@ void ExpectOneClass(Backend& backend, const FullSize& size, WeightFormat format,
   ASSERT_TRUE(weight.ok()) << weight.status();
   const std::vector<uint16_t> x = Gaussian(32, size.k);
   const auto row_bytes = static_cast<size_t>(size.n) * 4;
-  const Bytes all = Run(backend, one_pass, **weight, x, 32);
+  const Bytes all = RunArm(backend, one_pass, **weight, x, 32);
   ASSERT_EQ(all.size(), 32 * row_bytes);
   for (const int m : {1, 5, 8, 9, 16, 17, 24, 31}) {
     const Bytes some =
-        Run(backend, one_pass, **weight, std::span(x).first(static_cast<size_t>(m * size.k)), m);
+        RunArm(backend, one_pass, **weight, std::span(x).first(static_cast<size_t>(m * size.k)), m);
     ASSERT_EQ(some.size(), static_cast<size_t>(m) * row_bytes);
     EXPECT_EQ(std::memcmp(some.data(), all.data(), some.size()), 0) << "M = " << m;
   }
   for (int half = 0; half < 2 && plain != nullptr; ++half) {
-    const Bytes rows = Run(backend, *plain, **weight,
-                           std::span(x).subspan(static_cast<size_t>(half * 16 * size.k),
-                                                static_cast<size_t>(16 * size.k)),
-                           16);
+    const Bytes rows = RunArm(backend, *plain, **weight,
+                              std::span(x).subspan(static_cast<size_t>(half * 16 * size.k),
+                                                   static_cast<size_t>(16 * size.k)),
+                              16);
     ASSERT_EQ(rows.size(), 16 * row_bytes);
     EXPECT_EQ(
         std::memcmp(rows.data(), all.data() + static_cast<size_t>(half) * rows.size(), rows.size()),
@@ -127,7 +127,7 @@ TEST(OnePass, SiblingsGiveWhatTheyGiveAlone) {
             backend.Run(*slot, {.targets = targets, .m = m, .output_type = DType::kF32});
         ASSERT_TRUE(ran.ok()) << ran.status();
         for (size_t i = 0; i < ns.size(); ++i) {
-          const Bytes alone = Run(backend, arm, *weights[i], x, m);
+          const Bytes alone = RunArm(backend, arm, *weights[i], x, m);
           ASSERT_FALSE(alone.empty());
           EXPECT_EQ(std::memcmp(alone.data(), slot->output(i), alone.size()), 0)
               << arm.name << ", M = " << m << ", weight " << i;

@@ -16,8 +16,8 @@
 namespace fulcrum::cuda {
 namespace {
 
-constexpr int kM = 256;
-constexpr int64_t kN = 384, kK = 2560;
+constexpr int kM = 512;
+constexpr int64_t kN = 700, kK = 2560;  // no tile divides N
 constexpr int kBlocks = kK / kBlockK;
 
 // Activations on the device, quantised there; a product from them with any scales.
@@ -55,9 +55,10 @@ class W8A8Test : public ::testing::Test {
     ASSERT_EQ(cudaMemcpy(host_scales_.data(), scales_.data(), scales_.size(), cudaMemcpyDefault),
               cudaSuccess);
   }
-  numerics::Verdict Product(const std::vector<float>& scales) {
+  std::vector<float> Product(const std::vector<float>& scales, int tile = kFastestTile) {
     EXPECT_EQ(cudaMemcpy(scales_.data(), scales.data(), scales_.size(), cudaMemcpyDefault),
               cudaSuccess);
+    EXPECT_EQ(cudaMemset(output_.data(), 0xff, output_.size()), cudaSuccess);
     absl::StatusOr<CudaContext> context = ContextOf(0);
     EXPECT_TRUE(context.ok()) << context.status();
     EXPECT_EQ(MultiplyCodes({.weight = weight_.get(),
@@ -66,11 +67,14 @@ class W8A8Test : public ::testing::Test {
                              .output_pitch = kN,
                              .m = kM,
                              .context = &*context},
-                            Quantised()),
+                            Quantised(), tile),
               cudaSuccess);
     std::vector<float> values(kM * kN);
-    EXPECT_EQ(cudaMemcpy(values.data(), output_.data(), output_.size(), cudaMemcpyDefault),
+    EXPECT_EQ(cudaMemcpy(values.data(), output_.data(), values.size() * 4, cudaMemcpyDefault),
               cudaSuccess);
+    return values;
+  }
+  numerics::Verdict Check(const std::vector<float>& values) const {
     std::vector<double> exact(kM * kN);
     EXPECT_TRUE(numerics::Float64Product(source_, 0, kN, x_, kM, exact).ok());
     return numerics::CheckW8A8Budget(exact, values, kM, kN);
@@ -91,7 +95,7 @@ TEST_F(W8A8Test, RightScalesPassAndTheSameScalesInTheWrongLayoutDoNot) {
   if (!able_) GTEST_SKIP() << "not for this device";
   Quantise();
   if (HasFatalFailure()) return;
-  const numerics::Verdict right = Product(host_scales_);
+  const numerics::Verdict right = Check(Product(host_scales_));
   EXPECT_TRUE(right.ok) << right.Describe();
 
   // As a library that wants [token][block] would be given them.
@@ -101,14 +105,27 @@ TEST_F(W8A8Test, RightScalesPassAndTheSameScalesInTheWrongLayoutDoNot) {
       by_token[token * kBlocks + block] = host_scales_[block * kM + token];
     }
   }
-  const numerics::Verdict transposed = Product(by_token);
+  const numerics::Verdict transposed = Check(Product(by_token));
   EXPECT_FALSE(transposed.ok) << transposed.Describe();
   EXPECT_GT(transposed.relative_rms, 2 * right.relative_rms);
 
   // One block late.
   std::vector<float> late = host_scales_;
   std::rotate(late.begin(), late.begin() + kM, late.end());
-  EXPECT_FALSE(Product(late).ok);
+  EXPECT_FALSE(Check(Product(late)).ok);
+}
+
+TEST_F(W8A8Test, EveryTileGivesTheSameBits) {
+  FULCRUM_NEED_BACKEND(cuda_);
+  if (!able_) GTEST_SKIP() << "not for this device";
+  Quantise();
+  if (HasFatalFailure()) return;
+  const std::vector<float> first = Product(host_scales_, 0);
+  EXPECT_TRUE(Check(first).ok);
+  for (int tile = 1; tile < kW8A8Tiles; ++tile) {
+    const std::vector<float> other = Product(host_scales_, tile);
+    EXPECT_EQ(std::memcmp(first.data(), other.data(), first.size() * 4), 0) << tile;
+  }
 }
 
 TEST_F(W8A8Test, CodesAndScalesAreWhatTheFormatSays) {
