@@ -106,7 +106,7 @@ absl::Status CudaBackend::Enter() {
     return absl::UnavailableError(absl::StrCat(
         device_.id, ": lost after a device error; the node must be restarted to use it again"));
   }
-  const absl::Status status = SetDevice(ordinal_);
+  absl::Status status = SetDevice(ordinal_);
   if (!status.ok()) NoteFailure();
   return status;
 }
@@ -204,7 +204,7 @@ absl::Status CudaBackend::EnqueueArms(CudaSlot& slot, const Launch& launch) {
 
 absl::Status CudaBackend::EnqueueArm(const Arm& arm, ArmArgs args) {
   args.context = &context_;
-  const absl::Status status = arm.run(args);
+  absl::Status status = arm.run(args);
   if (!status.ok()) {
     cudaMemsetAsync(workspace_.data(), kWorkspaceClean, workspace_.size(), compute_.get());
     cudaGetLastError();
