@@ -31,8 +31,8 @@ struct Refused {
 
 class Scheduler::Impl {
  public:
-  Impl(std::vector<Backend*> backends, LeverStore& levers, Observer& observer, Auditor* auditor,
-       const Clock& clock, SchedulerOptions options);
+  Impl(const std::vector<Backend*>& backends, LeverStore& levers, Observer& observer,
+       Auditor* auditor, const Clock& clock, SchedulerOptions options);
   ~Impl();
 
   absl::Status Submit(std::shared_ptr<Call>& call, OnIdle on_idle);
@@ -107,7 +107,7 @@ class Scheduler::Impl {
   std::shared_ptr<LeverStore::Subscription> lever_changes_;
 };
 
-Scheduler::Impl::Impl(std::vector<Backend*> backends, LeverStore& levers, Observer& observer,
+Scheduler::Impl::Impl(const std::vector<Backend*>& backends, LeverStore& levers, Observer& observer,
                       Auditor* auditor, const Clock& clock, SchedulerOptions options)
     : levers_(levers),
       observer_(observer),
@@ -379,10 +379,9 @@ void Scheduler::Impl::ExpiryLoop() {
   }
 }
 
-Scheduler::Scheduler(std::vector<Backend*> backends, LeverStore& levers, Observer& observer,
+Scheduler::Scheduler(const std::vector<Backend*>& backends, LeverStore& levers, Observer& observer,
                      Auditor* auditor, const Clock& clock, SchedulerOptions options)
-    : impl_(
-          std::make_unique<Impl>(std::move(backends), levers, observer, auditor, clock, options)) {}
+    : impl_(std::make_unique<Impl>(backends, levers, observer, auditor, clock, options)) {}
 Scheduler::~Scheduler() = default;
 
 absl::Status Scheduler::Submit(std::shared_ptr<Call>& call, OnIdle on_idle) {
