@@ -12,6 +12,7 @@
 #include "absl/strings/str_join.h"
 #include "kernels/cuda/arms.h"
 #include "kernels/cuda/device_query.h"
+#include "kernels/cuda/probe.h"
 #include "kernels/ladder/ladder.h"
 
 namespace fulcrum::cuda {
@@ -60,6 +61,13 @@ absl::Status CudaBackend::Open(int64_t memory_budget_bytes) {
   absl::StatusOr<std::shared_ptr<Scrubber>> scrubber = Scrubber::Make(ordinal_);
   if (!scrubber.ok()) return scrubber.status();
   scrubber_ = *std::move(scrubber);
+
+  const absl::StatusOr<uint32_t> compiled = CompiledCaps(ordinal_, compute_.get());
+  if (!compiled.ok()) return compiled.status();
+  device_.caps &= *compiled | kCapBlockScaled;  // that one is a library's
+  const absl::StatusOr<MmaProbe> probe = ProbeMma(ordinal_, compute_.get(), device_.caps);
+  if (!probe.ok()) return probe.status();
+  device_.mma_probe = *probe;
 
   absl::MutexLock lock(&launch_mutex_);
   context_.stream = compute_.get();
