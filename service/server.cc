@@ -140,6 +140,7 @@ class Server::Impl final {
   std::string address_;
 
  private:
+  void LogDevice(const DeviceInfo& device) const;
   void Stop(absl::Duration patience);
   void AwaitQuiet(absl::Time limit);
   void Fail(const absl::Status& why);
@@ -185,6 +186,7 @@ Server::Impl::Impl(const Config& config, ServerOptions options,
                                .limits = config_.limits,
                                .draining = [this] { return health_.draining(); }}),
       lever_service_(levers_, authorizer_) {
+  for (const Backend* backend : devices_) LogDevice(backend->device());
   metrics_.SetLevers(*levers_.Snapshot());
   lever_changes_ = levers_.Subscribe([this](const LeverEvent& event) {
     metrics_.LeverChanged(event);
@@ -197,6 +199,17 @@ Server::Impl::Impl(const Config& config, ServerOptions options,
                                 {"reason", event.reason},
                                 {"cause", event.cause}});
   });
+}
+
+void Server::Impl::LogDevice(const DeviceInfo& device) const {
+  const MmaProbe& probe = device.mma_probe;
+  log_.Info("device", {{"id", device.id},
+                       {"description", device.description},
+                       {"memory_bytes", device.memory_bytes},
+                       {"mma_model", Name(probe.model())}});
+  if (probe.model() != MmaModel::kNotFollowed) return;
+  log_.Warn("class mma is not audited: the device's tensor cores do not compute as the emulator",
+            {{"device", device.id}, {"outputs", probe.outputs}, {"agreeing", probe.agreeing}});
 }
 
 absl::Status Server::Impl::Listen() {

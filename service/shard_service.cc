@@ -339,6 +339,7 @@ void ShardServiceImpl::Describe(v1::NodeInfo* response) const {
     device->set_memory_bytes(backend->device().memory_bytes);
     device->set_healthy(backend->healthy());
     FillCapabilities(backend->device().caps, device);
+    device->set_mma_model(ToProto(backend->device().mma_probe.model()));
     int64_t resident = 0;
     for (const ShardInfo& info : shards) {
       if (info.device == backend->device().id) resident += info.resident_bytes;
