@@ -143,15 +143,20 @@ TEST_F(ProjectTest, ExpiredCallsNeverRun) {
   Start();
   {
     const auto occupier = Occupy();
-    const auto late = Async(Request(), absl::Milliseconds(30));
-    late->thread.join();
-    EXPECT_EQ(grpc::StatusCode::DEADLINE_EXCEEDED, late->status.error_code());
+    // On a busy machine a call may not reach the node within its deadline, or the word that its
+    // caller gave up may come before the node's own clock says so; neither is counted so.
+    const auto one_was_counted = [this] {
+      const auto late = Async(Request(), absl::Milliseconds(30));
+      late->thread.join();
+      EXPECT_EQ(grpc::StatusCode::DEADLINE_EXCEEDED, late->status.error_code());
+      return Metric("fulcrum_calls_total{code=\"DEADLINE_EXCEEDED\",method=\"Project\"}") > 0;
+    };
+    Eventually(one_was_counted, "a call that expired in the queue");
     Eventually([this] { return server_->scheduler().queued_rows() == 0; }, "queued rows");
     backend_->Release();
   }
   AwaitIdle();
   EXPECT_EQ(1u, backend_->ran().size());
-  EXPECT_EQ(1, Metric("fulcrum_calls_total{code=\"DEADLINE_EXCEEDED\",method=\"Project\"}"));
 }
 
 TEST_F(ProjectTest, CancelledCallsLeaveTheQueue) {
