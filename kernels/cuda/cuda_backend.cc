@@ -12,6 +12,7 @@
 #include "absl/strings/str_join.h"
 #include "kernels/cuda/arms.h"
 #include "kernels/cuda/device_query.h"
+#include "kernels/cuda/probe.h"
 #include "kernels/ladder/ladder.h"
 
 namespace fulcrum::cuda {
@@ -65,8 +66,15 @@ absl::Status CudaBackend::Open(int64_t memory_budget_bytes) {
   if (!scrubber.ok()) return scrubber.status();
   scrubber_ = *std::move(scrubber);
 
+  const absl::StatusOr<uint32_t> compiled = CompiledCaps(ordinal_, compute_.get());
+  if (!compiled.ok()) return compiled.status();
+  device_.caps &= *compiled | kCapBlockScaled;  // that one is a library's
+  const absl::StatusOr<MmaProbe> probe = ProbeMma(ordinal_, compute_.get(), device_.caps);
+  if (!probe.ok()) return probe.status();
+  device_.mma_probe = *probe;
+
   absl::MutexLock lock(&launch_mutex_);
-  absl::StatusOr<CudaContext> context = ContextOf(ordinal_);
+  absl::StatusOr<CudaContext> context = ContextOf(ordinal_, device_);
   if (!context.ok()) return context.status();
   context_ = *context;
   context_.stream = compute_.get();
@@ -74,7 +82,7 @@ absl::Status CudaBackend::Open(int64_t memory_budget_bytes) {
   context_.workspace_bytes = static_cast<int64_t>(workspace_.size());
   context_.scratch = scratch_.data();
   context_.scratch_bytes = static_cast<int64_t>(scratch_.size());
-  has_programmatic_ = context_.has_bulk_copies;  // both came with sm_90
+  has_programmatic_ = context_.has_bulk_copies;
   if (absl::Status s = CudaStatus(
           cudaMemsetAsync(workspace_.data(), kWorkspaceClean, workspace_.size(), compute_.get()),
           "cudaMemsetAsync");
@@ -105,7 +113,7 @@ absl::Status CudaBackend::Enter() {
     return absl::UnavailableError(absl::StrCat(
         device_.id, ": lost after a device error; the node must be restarted to use it again"));
   }
-  const absl::Status status = SetDevice(ordinal_);
+  absl::Status status = SetDevice(ordinal_);
   if (!status.ok()) NoteFailure();
   return status;
 }

@@ -21,7 +21,7 @@ struct CudaContext {
   cudaStream_t stream = nullptr;
   int sm_count = 0;
   bool has_wgmma = false;        // kCapSm90a
-  bool has_bulk_copies = false;  // sm_90 and later: bulk and tensor copies, barriers they arrive on
+  bool has_bulk_copies = false;  // kCapBulkCopy
   int max_shared_bytes = 0;      // of one block, opt-in
   // Device scratch, kWorkspaceBytes or more, all of it kWorkspaceClean between launches: an arm
   // that leaves anything else there breaks the next.
@@ -35,8 +35,8 @@ struct CudaContext {
   // activations or touches the workspace may be launched so. One that is must wait, always.
   bool programmatic = false;
 };
-// What a device can do, without stream and memory.
-absl::StatusOr<CudaContext> ContextOf(int device);
+// What the device of that ordinal can do, without stream and memory.
+absl::StatusOr<CudaContext> ContextOf(int ordinal, const DeviceInfo& device);
 
 // What fills the workspace between launches: the all-ones word, a NaN that no kernel computes.
 inline constexpr unsigned char kWorkspaceClean = 0xff;

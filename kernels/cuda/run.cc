@@ -191,7 +191,7 @@ absl::Status CudaBackend::EnqueueArms(CudaSlot& slot, const Launch& launch,
 
 absl::Status CudaBackend::EnqueueArm(const Arm& arm, ArmArgs args, CudaContext& context) const {
   args.context = &context;
-  const absl::Status status = arm.run(args);
+  absl::Status status = arm.run(args);
   context.programmatic = status.ok() && has_programmatic_ && run_options_.programmatic &&
                          arm.numerics != NumericsClass::kW8A8;
   if (!status.ok()) {

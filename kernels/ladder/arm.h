@@ -41,9 +41,10 @@ using ArmFn = absl::Status (*)(const ArmArgs&);
 enum DeviceCap : uint32_t {
   kCapNone = 0,
   kCapMma = 1u << 0,          // bf16 tensor cores (sm_80 and up)
-  kCapSm90a = 1u << 1,        // wgmma and bulk copies
+  kCapSm90a = 1u << 1,        // wgmma
   kCapBlockScaled = 1u << 2,  // block-scaled W8A8, and weights kept for it
   kCapImma = 1u << 3,         // integer tensor cores (sm_75 and up)
+  kCapBulkCopy = 1u << 4,     // bulk and tensor copies, programmatic launches (sm_90 and up)
 };
 
 inline constexpr int kAnyRows = 1 << 30;

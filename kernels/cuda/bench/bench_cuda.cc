@@ -266,7 +266,7 @@ bool BenchShape(Backend& backend, const WeightSpec& spec, const Options& options
   if (!Ok(cudaMemcpy(device_x.data, x.data(), x.size() * 2, cudaMemcpyHostToDevice), "copy")) {
     return false;
   }
-  const absl::StatusOr<cuda::CudaContext> facts = cuda::ContextOf(0);
+  const absl::StatusOr<cuda::CudaContext> facts = cuda::ContextOf(0, backend.device());
   if (!facts.ok()) return false;
   bool ok = true;
   for (const Arm& arm : backend.ladder()) {

@@ -118,7 +118,7 @@ bool MeasureBare(Work* work) {
   auto scratch = cuda::DeviceBuffer::Make(0, cuda::kScratchBytes);
   auto stream = cuda::MakeStream(0, cuda::Priority::kLaunches);
   if (!x.ok() || !y.ok() || !workspace.ok() || !scratch.ok() || !stream.ok()) return false;
-  absl::StatusOr<cuda::CudaContext> facts = cuda::ContextOf(0);
+  absl::StatusOr<cuda::CudaContext> facts = cuda::ContextOf(0, work->backend->device());
   if (!facts.ok()) return false;
   cuda::CudaContext context = *facts;
   context.stream = stream->get();

@@ -59,7 +59,7 @@ class W8A8Test : public ::testing::Test {
     EXPECT_EQ(cudaMemcpy(scales_.data(), scales.data(), scales_.size(), cudaMemcpyDefault),
               cudaSuccess);
     EXPECT_EQ(cudaMemset(output_.data(), 0xff, output_.size()), cudaSuccess);
-    absl::StatusOr<CudaContext> context = ContextOf(0);
+    absl::StatusOr<CudaContext> context = ContextOf(0, cuda_.backend->device());
     EXPECT_TRUE(context.ok()) << context.status();
     EXPECT_EQ(MultiplyCodes({.weight = weight_.get(),
                              .output = output_.data(),
