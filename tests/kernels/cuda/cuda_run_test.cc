@@ -342,7 +342,7 @@ TEST(Timeline, ALaunchBeginsAfterTheOneBeforeItOrWhenItsInputIsThere) {
   EXPECT_EQ(timeline.Began(2, t, t + microseconds(9)), t + microseconds(5));
   EXPECT_EQ(timeline.Began(2, t + microseconds(7), t + microseconds(9)), t + microseconds(7));
   EXPECT_EQ(timeline.Began(2, t, t + microseconds(4)), t + microseconds(4)) << "seen late";
-  EXPECT_EQ(timeline.Began(66, t, t + microseconds(9)), t) << "1 shares the place of 65";
+  EXPECT_EQ(timeline.Began(130, t, t + microseconds(9)), t) << "1 shares the place of 129";
 }
 
 }  // namespace
