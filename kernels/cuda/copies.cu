@@ -77,11 +77,8 @@ __global__ void __launch_bounds__(kThreads) CopyInKernel(InCopy c) {
   if (threadIdx.x == 0) atomicMax(&c.stamps->kernel_begin, DeviceTime());
 }
 
-__global__ void __launch_bounds__(kThreads) CopyOutKernel(const __grid_constant__ OutCopy c) {
-  LetNextGridStart();
-  WaitForPreviousGrid();
-  const unsigned long long begin = DeviceTime();
-  const OutCopy::Part& part = c.parts[blockIdx.y];
+// One part, by the blocks of a row of the grid.
+__device__ __forceinline__ void CopyPart(const OutCopy::Part& part) {
   const auto* const from = reinterpret_cast<const uint4*>(part.from);
   auto* const to = reinterpret_cast<uint4*>(part.to);
   const int pieces = static_cast<int>(part.bytes / 16);
@@ -104,6 +101,13 @@ __global__ void __launch_bounds__(kThreads) CopyOutKernel(const __grid_constant_
     __stwt(reinterpret_cast<uint16_t*>(part.to) + at,
            __ldcg(reinterpret_cast<const uint16_t*>(part.from) + at));
   }
+}
+
+__global__ void __launch_bounds__(kThreads) CopyOutKernel(const __grid_constant__ OutCopy c) {
+  LetNextGridStart();
+  WaitForPreviousGrid();
+  const unsigned long long begin = DeviceTime();
+  if (blockIdx.y < static_cast<unsigned>(c.count)) CopyPart(c.parts[blockIdx.y]);
   __syncthreads();
   if (threadIdx.x != 0) return;
   if (blockIdx.x == 0 && blockIdx.y == 0) {
@@ -113,7 +117,7 @@ __global__ void __launch_bounds__(kThreads) CopyOutKernel(const __grid_constant_
     __stwt(&c.to->kernel_begin, __ldcg(&stamps->kernel_begin));
     __stwt(&c.to->kernel_end, begin);
   }
-  __threadfence_system();  // all of the block's stores before its flag
+  __threadfence_system();  // the block's stores, and those of the grids before, before the flag
   *static_cast<volatile unsigned long long*>(c.done + blockIdx.y * gridDim.x + blockIdx.x) =
       DeviceTime();
 }
@@ -137,7 +141,7 @@ dim3 GridOf(const OutCopy& copy) {
   int64_t most = 0;
   for (int i = 0; i < copy.count; ++i) most = std::max(most, copy.parts[i].bytes);
   return dim3(static_cast<unsigned>(Blocks(most / 16, kMaxBlocksOut)),
-              static_cast<unsigned>(copy.count));
+              static_cast<unsigned>(std::max(1, copy.count)));
 }
 
 }  // namespace

@@ -39,7 +39,7 @@ struct OutCopy {
     int64_t bytes;          // a multiple of 2
   };
   Part parts[kMaxCopyParts];
-  int count;                 // 1 <= count <= kMaxCopyParts
+  int count;                 // 0 <= count <= kMaxCopyParts; with none only the flag is set
   const Stamps* from;        // device
   Stamps* to;                // pinned
   unsigned long long* done;  // pinned, DoneFlags of them, 0 before: set when the outputs are there

@@ -40,6 +40,7 @@ struct RunOptions {
   Way way = Way::kFastest;
   bool graphs = true;
   bool programmatic = true;
+  bool host_outputs = true;  // arms store into host memory where that is quicker
   // Making a graph takes 40 us, what it saves in about ten launches.
   int uses_before_graph = 16;
   absl::Duration hang_limit = kHangLimit;
@@ -98,7 +99,7 @@ class CudaBackend : public Backend {
   void NoteFailure();
 
   // run.cc
-  bool RunsDirect(const Launch& launch, int running) const;
+  bool RunsDirect(const CudaSlot& slot, const Launch& launch, int running) const;
   absl::StatusOr<LaunchTimes> RunDirect(CudaSlot& slot, const Launch& launch)
       ABSL_LOCKS_EXCLUDED(launch_mutex_);
   absl::StatusOr<LaunchTimes> RunOverlapped(CudaSlot& slot, const Launch& launch, int running)

@@ -6,8 +6,9 @@
 
 namespace fulcrum::cuda {
 
-GraphCache::Key GraphCache::KeyOf(const Launch& launch) {
-  Key key = {static_cast<uint64_t>(launch.m) << 8 | static_cast<uint64_t>(launch.output_type)};
+GraphCache::Key GraphCache::KeyOf(const Launch& launch, uint64_t variant) {
+  Key key = {static_cast<uint64_t>(launch.m) << 8 | static_cast<uint64_t>(launch.output_type),
+             variant};
   for (const LaunchTarget& target : launch.targets) {
     key.push_back(reinterpret_cast<uintptr_t>(target.arm));
     key.push_back(static_cast<const CudaWeight*>(target.weight)->serial());

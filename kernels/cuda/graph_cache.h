@@ -28,9 +28,10 @@ namespace fulcrum::cuda {
 
 class GraphCache {
  public:
-  // M exactly, output type, and each target's arm and weight, in order.
-  using Key = absl::InlinedVector<uint64_t, 9>;
-  static Key KeyOf(const Launch& launch);
+  // M exactly, output type, what else the slot captures differently, and each target's arm and
+  // weight, in order.
+  using Key = absl::InlinedVector<uint64_t, 10>;
+  static Key KeyOf(const Launch& launch, uint64_t variant);
 
   struct Entry {
     int uses = 0;          // before there was a graph

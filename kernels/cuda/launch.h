@@ -48,6 +48,9 @@ inline constexpr int64_t kScratchBytes = int64_t{32} << 20;
 // there is zero.
 constexpr int64_t PaddedK(int64_t k) { return numerics::Blocks(k) * numerics::kBlockK; }
 
+// The output may be pinned host memory (slot.h says when): an arm stores each element once and
+// reads none.
+
 // A weight on the device. Immutable after Upload.
 class CudaWeight : public ResidentWeight {
  public:

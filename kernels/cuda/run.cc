@@ -17,7 +17,7 @@ namespace {
 
 // What decides between the two ways, measured on an H200 behind PCIe 5 (bench/RESULTS.md, "Run").
 // Both kinds of copy move about as much a second.
-double CopySeconds(const Launch& launch) { return static_cast<double>(CopiedBytes(launch)) / 50e9; }
+constexpr double kCopyBytesPerSecond = 50e9;
 double ReadSeconds(const Launch& launch) {  // of the weights
   double bytes = 0;
   for (const LaunchTarget& target : launch.targets) {
@@ -36,15 +36,14 @@ constexpr double kCopyInSeconds = 12e-6, kKernelSeconds = 2e-6;
 
 }  // namespace
 
-bool CudaBackend::RunsDirect(const Launch& launch, int running) const {
-  if (launch.targets.size() > size_t{kMaxCopyParts} || CopiedBytes(launch) > kMaxDirectBytes) {
-    return false;
-  }
+bool CudaBackend::RunsDirect(const CudaSlot& slot, const Launch& launch, int running) const {
+  const size_t copied = slot.CopiedBytes(launch);
+  if (launch.targets.size() > size_t{kMaxCopyParts} || copied > kMaxDirectBytes) return false;
   if (run_options_.way != RunOptions::Way::kFastest) {
     return run_options_.way == RunOptions::Way::kDirect;
   }
-  return running == 1 || CopySeconds(launch) + ReadSeconds(launch) <
-                             (running == 2 ? kOverlapSecondsOfTwo : kOverlapSeconds);
+  const double seconds = static_cast<double>(copied) / kCopyBytesPerSecond + ReadSeconds(launch);
+  return running == 1 || seconds < (running == 2 ? kOverlapSecondsOfTwo : kOverlapSeconds);
 }
 
 absl::StatusOr<LaunchTimes> CudaBackend::Run(LaunchSlot& slot, const Launch& launch) {
@@ -53,8 +52,9 @@ absl::StatusOr<LaunchTimes> CudaBackend::Run(LaunchSlot& slot, const Launch& lau
   if (absl::Status s = Enter(); !s.ok()) return s;
   const int running = running_.fetch_add(1, std::memory_order_relaxed) + 1;
   const absl::Cleanup ended = [this] { running_.fetch_sub(1, std::memory_order_relaxed); };
-  if (absl::Status s = cuda_slot.Prepare(launch); !s.ok()) return s;
-  absl::StatusOr<LaunchTimes> times = RunsDirect(launch, running)
+  if (absl::Status s = cuda_slot.Prepare(launch, run_options_.host_outputs, running == 1); !s.ok())
+    return s;
+  absl::StatusOr<LaunchTimes> times = RunsDirect(cuda_slot, launch, running)
                                           ? RunDirect(cuda_slot, launch)
                                           : RunOverlapped(cuda_slot, launch, running);
   if (!times.ok()) return AfterFailure(cuda_slot, times.status());
@@ -112,7 +112,7 @@ cudaGraphExec_t CudaBackend::GraphOf(CudaSlot& slot, const Launch& launch) {
     // A library's launches are not ours to capture.
     if (target.arm->numerics == NumericsClass::kW8A8) return nullptr;
   }
-  GraphCache::Entry& entry = slot.graphs().Touch(GraphCache::KeyOf(launch));
+  GraphCache::Entry& entry = slot.graphs().Touch(slot.GraphKey(launch));
   if (entry.graph.get() != nullptr || entry.refused) return entry.graph.get();
   if (entry.uses < run_options_.uses_before_graph) {
     ++entry.uses;
@@ -171,7 +171,7 @@ absl::Status CudaBackend::EnqueueArms(CudaSlot& slot, const Launch& launch,
         const int64_t n = launch.targets[target].weight->spec().n;
         const auto row_bytes = static_cast<int64_t>(SizeOf(launch.output_type)) * n;
         parts.push_back({.weight = launch.targets[target].weight,
-                         .output = slot.device_output(target) + first * row_bytes,
+                         .output = slot.arm_output(target) + first * row_bytes,
                          .output_pitch = n});
       }
       const ArmArgs args = {.weight = parts.front().weight,

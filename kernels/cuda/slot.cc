@@ -44,10 +44,31 @@ double Seconds(unsigned long long begin, unsigned long long end) {
 
 }  // namespace
 
-size_t CopiedBytes(const Launch& launch) {
+// Measured on an H200 behind PCIe 5 (bench/RESULTS.md, "Run"). Little is stored as fast over the
+// bus as to the device, by any arm of ours. Much is by an exact arm, which stores whole lines all
+// the time it runs, but beside others the copy engine costs the compute stream still less; one of
+// class mma stores 16 bytes here and there, all at its end, and that takes longer than a copy. A
+// library's arm may read what it stored.
+bool WritesToHost(const Arm& arm, size_t bytes, bool alone) {
+  constexpr size_t kLittle = size_t{16} << 10;
+  if (arm.numerics == NumericsClass::kW8A8) return false;
+  return bytes <= kLittle || (alone && arm.numerics == NumericsClass::kExact);
+}
+
+size_t CudaSlot::CopiedBytes(const Launch& launch) const {
   size_t bytes = static_cast<size_t>(launch.m) * RowBytes(launch.targets.front().weight->spec());
-  for (const LaunchTarget& target : launch.targets) bytes += OutputBytes(launch, target);
+  for (size_t i = 0; i < launch.targets.size(); ++i) {
+    if (!outputs_[i].by_arm) bytes += OutputBytes(launch, launch.targets[i]);
+  }
   return bytes;
+}
+
+GraphCache::Key CudaSlot::GraphKey(const Launch& launch) const {
+  uint64_t by_arm = 0;
+  for (size_t i = 0; i < launch.targets.size(); ++i) {
+    by_arm |= uint64_t{outputs_[i].by_arm} << i;
+  }
+  return GraphCache::KeyOf(launch, by_arm);
 }
 
 // What the first launch must not pay for: stream, events and the loading of the copies' kernels.
@@ -118,7 +139,12 @@ absl::Status CudaSlot::Check(const Launch& launch) const {
   return absl::OkStatus();
 }
 
-absl::Status CudaSlot::Prepare(const Launch& launch) {
+absl::Status CudaSlot::Prepare(const Launch& launch, bool host_outputs, bool alone) {
+  for (size_t i = 0; i < launch.targets.size(); ++i) {
+    const LaunchTarget& target = launch.targets[i];
+    outputs_[i].by_arm =
+        host_outputs && WritesToHost(*target.arm, OutputBytes(launch, target), alone);
+  }
   const size_t bytes = static_cast<size_t>(launch.m) *
                        static_cast<size_t>(PaddedK(launch.targets.front().weight->spec().k)) * 2;
   if (device_activations_.size() >= bytes) return absl::OkStatus();
@@ -129,14 +155,15 @@ absl::Status CudaSlot::Prepare(const Launch& launch) {
 OutCopy CudaSlot::CopyOutOf(const Launch& launch) const {
   auto* const to = reinterpret_cast<Report*>(report_.data());
   OutCopy copy = {};
-  copy.count = static_cast<int>(launch.targets.size());
   copy.from = reinterpret_cast<const Stamps*>(stamps_.data());
   copy.to = &to->stamps;
   copy.done = to->done;
   for (size_t i = 0; i < launch.targets.size(); ++i) {
-    copy.parts[i] = {.from = outputs_[i].device.data(),
-                     .to = outputs_[i].host.data(),
-                     .bytes = static_cast<int64_t>(OutputBytes(launch, launch.targets[i]))};
+    if (outputs_[i].by_arm) continue;
+    copy.parts[copy.count++] = {
+        .from = outputs_[i].device.data(),
+        .to = outputs_[i].host.data(),
+        .bytes = static_cast<int64_t>(OutputBytes(launch, launch.targets[i]))};
   }
   return copy;
 }
@@ -236,12 +263,16 @@ absl::Status CudaSlot::EndKernels(cudaStream_t compute) {
 }
 
 absl::Status CudaSlot::CopyOut(const Launch& launch) {
+  const std::span<const Output> outputs = std::span(outputs_).first(launch.targets.size());
+  copies_out_ = !std::ranges::all_of(outputs, &Output::by_arm);
+  if (!copies_out_) return absl::OkStatus();
   if (absl::Status s = CudaStatus(cudaStreamWaitEvent(stream_.get(), kernel_done_.get(), 0),
                                   "cudaStreamWaitEvent");
       !s.ok()) {
     return s;
   }
   for (size_t i = 0; i < launch.targets.size(); ++i) {
+    if (outputs_[i].by_arm) continue;
     if (absl::Status s =
             CudaStatus(cudaMemcpyAsync(outputs_[i].host.data(), outputs_[i].device.data(),
                                        OutputBytes(launch, launch.targets[i]),
@@ -260,8 +291,11 @@ absl::StatusOr<LaunchTimes> CudaSlot::Finish(Timeline& timeline, uint64_t number
   if (absl::Status s = AwaitEvent(kernel_done_, limit); !s.ok()) return s;
   const Timeline::Time kernel = std::chrono::steady_clock::now();
   timeline.Ended(number, kernel);
-  if (absl::Status s = AwaitEvent(out_done_, limit); !s.ok()) return s;
-  const Timeline::Time out = std::chrono::steady_clock::now();
+  Timeline::Time out = kernel;
+  if (copies_out_) {
+    if (absl::Status s = AwaitEvent(out_done_, limit); !s.ok()) return s;
+    out = std::chrono::steady_clock::now();
+  }
   const Timeline::Time began = timeline.Began(number, std::max(*in_time_, enqueued_), kernel);
   return LaunchTimes{.copy_in = Seconds(begin_, *in_time_),
                      .kernel = std::max(0.0, Seconds(began, kernel)),

@@ -36,8 +36,18 @@ class CudaSlot : public LaunchSlot {
 
   // INTERNAL when the launch is larger than what was reserved: the caller's bug.
   absl::Status Check(const Launch& launch) const;
-  // Before either way: room for padded rows.
-  absl::Status Prepare(const Launch& launch);
+  // Before either way: room for padded rows; with host_outputs, the arms store into host memory
+  // where WritesToHost.
+  absl::Status Prepare(const Launch& launch, bool host_outputs, bool alone);
+  // Bytes that are copied between host and device.
+  size_t CopiedBytes(const Launch& launch) const;
+  // Where target i's arm stores.
+  std::byte* arm_output(size_t target) const {
+    const Output& output = outputs_[target];
+    return output.by_arm ? output.host.data() : output.device.data();
+  }
+  // As an arm's launches are captured: changes with what the graph's nodes are.
+  GraphCache::Key GraphKey(const Launch& launch) const;
 
   // Direct. What EnqueueIn and EnqueueOut put into the stream is the same for every launch of the
   // same weights and M, so it can be a part of a captured graph; ExpectOutputs comes before it
@@ -65,12 +75,12 @@ class CudaSlot : public LaunchSlot {
   const uint16_t* device_activations() const {
     return reinterpret_cast<const uint16_t*>(device_activations_.data());
   }
-  std::byte* device_output(size_t target) const { return outputs_[target].device.data(); }
 
  private:
   struct Output {
     PinnedBuffer host;
     DeviceBuffer device;
+    bool by_arm = false;  // of the launch at hand
   };
   // What the host is told by the copy out.
   struct Report {
@@ -91,6 +101,7 @@ class CudaSlot : public LaunchSlot {
   // Of an overlapped launch, as its thread saw them.
   Timeline::Time begin_, enqueued_;
   std::optional<Timeline::Time> in_time_;
+  bool copies_out_ = false;
   PinnedBuffer host_activations_;
   DeviceBuffer device_activations_;
   std::vector<Output> outputs_;
@@ -100,7 +111,8 @@ class CudaSlot : public LaunchSlot {
   GraphCache graphs_;
 };
 
-// Bytes that the launch moves between host and device.
-size_t CopiedBytes(const Launch& launch);
+// Whether a launch takes less when the arm stores an output of so many bytes into host memory than
+// when it is copied there. alone: no other launch is in flight.
+bool WritesToHost(const Arm& arm, size_t bytes, bool alone);
 
 }  // namespace fulcrum::cuda

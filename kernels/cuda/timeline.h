@@ -45,7 +45,7 @@ class Timeline {
   };
   mutable absl::Mutex mutex_;
   uint64_t last_ ABSL_GUARDED_BY(mutex_) = 0;
-  std::array<End, 64> ends_ ABSL_GUARDED_BY(mutex_);  // more than there are slots
+  std::array<End, 128> ends_ ABSL_GUARDED_BY(mutex_);  // twice as many as slots can be
 };
 
 }  // namespace fulcrum::cuda

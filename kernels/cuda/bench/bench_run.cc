@@ -264,6 +264,7 @@ bool BenchShape(CudaBackend& backend, const Arm& arm, int64_t n, int64_t k,
       {"direct", {.way = Way::kDirect}},
       {"direct, no graphs", {.way = Way::kDirect, .graphs = false}},
       {"direct, neither", {.way = Way::kDirect, .graphs = false, .programmatic = false}},
+      {"outputs all copied", {.host_outputs = false}},
       {"overlapped", {.way = Way::kOverlapped}},
       {"overlapped, plain", {.way = Way::kOverlapped, .programmatic = false}}};
   bool ok = true;

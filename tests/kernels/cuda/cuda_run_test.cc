@@ -87,21 +87,27 @@ TEST(CudaRun, EveryWayGivesTheSameBytes) {
       SCOPED_TRACE(testing::Message() << n << " x " << k << " M = " << m);
       const std::vector<uint16_t> x = Gaussian(m, k);
       Caller caller(backend, 32, k, {n});
-      backend.set_run_options({.way = Way::kOverlapped});
+      backend.set_run_options({.way = Way::kOverlapped, .host_outputs = false});
       const Bytes expected = caller.Run(*weight, x, m);
       EXPECT_GT(caller.times.copy_in, 0);
       EXPECT_GT(caller.times.copy_out, 0);
-      backend.set_run_options({.way = Way::kDirect, .graphs = false, .programmatic = false});
+      backend.set_run_options({.way = Way::kOverlapped});
       EXPECT_EQ(caller.Run(*weight, x, m), expected);
-      EXPECT_GT(caller.times.copy_in, 0);
-      EXPECT_GT(caller.times.kernel, 0);
-      EXPECT_GT(caller.times.copy_out, 0);
-      backend.set_run_options({.way = Way::kDirect, .graphs = false});
-      EXPECT_EQ(caller.Run(*weight, x, m), expected);
-      backend.set_run_options({.way = Way::kDirect, .uses_before_graph = 1});
-      for (int i = 0; i < 3; ++i) EXPECT_EQ(caller.Run(*weight, x, m), expected) << i;
-      EXPECT_EQ(static_cast<CudaSlot&>(*caller.slot).graphs().size(), 1u);
-      EXPECT_GT(caller.times.kernel, 0);
+      for (const bool host : {false, true}) {
+        backend.set_run_options(
+            {.way = Way::kDirect, .graphs = false, .programmatic = false, .host_outputs = host});
+        EXPECT_EQ(caller.Run(*weight, x, m), expected) << host;
+        EXPECT_GT(caller.times.copy_in, 0);
+        EXPECT_GT(caller.times.kernel, 0);
+        EXPECT_GT(caller.times.copy_out, 0);
+        backend.set_run_options({.way = Way::kDirect, .graphs = false, .host_outputs = host});
+        EXPECT_EQ(caller.Run(*weight, x, m), expected) << host;
+        backend.set_run_options(
+            {.way = Way::kDirect, .host_outputs = host, .uses_before_graph = 1});
+        for (int i = 0; i < 3; ++i) EXPECT_EQ(caller.Run(*weight, x, m), expected) << host << i;
+        EXPECT_GT(caller.times.kernel, 0);
+      }
+      EXPECT_EQ(static_cast<CudaSlot&>(*caller.slot).graphs().size(), 2u);
     }
   }
 }
@@ -121,7 +127,9 @@ TEST(CudaRun, LaunchesOfSeveralTargetsAndPiecesGoEveryWay) {
     Caller caller(backend, m, 1280, ns);
     Bytes expected;
     for (const RunOptions& options :
-         {RunOptions{.way = Way::kOverlapped}, RunOptions{.way = Way::kDirect, .graphs = false},
+         {RunOptions{.way = Way::kOverlapped, .host_outputs = false},
+          RunOptions{.way = Way::kOverlapped}, RunOptions{.way = Way::kDirect, .graphs = false},
+          RunOptions{.way = Way::kDirect, .host_outputs = false, .uses_before_graph = 0},
           RunOptions{.way = Way::kDirect, .uses_before_graph = 0}, RunOptions{}}) {
       backend.set_run_options(options);
       const Bytes out = caller.Run(targets, x, m);
@@ -146,12 +154,14 @@ TEST(CudaRun, TwoWeightsOfOneShapeInTurnGiveWhatTheyGiveWithoutGraphs) {
     expected[i] = caller.Run(*weights[i], x, 4);
   }
   ASSERT_NE(expected[0], expected[1]);
-  backend.set_run_options({});
-  int differences = 0;
-  for (size_t i = 0; i < 10000; ++i) {
-    if (caller.Run(*weights[i % 2], x, 4) != expected[i % 2]) ++differences;
+  for (const bool host : {true, false}) {
+    backend.set_run_options({.host_outputs = host});
+    int differences = 0;
+    for (size_t i = 0; i < 10000; ++i) {
+      if (caller.Run(*weights[i % 2], x, 4) != expected[i % 2]) ++differences;
+    }
+    EXPECT_EQ(differences, 0) << host;
   }
-  EXPECT_EQ(differences, 0);
 }
 
 TEST(CudaRun, AWeightLoadedWhereAnotherWasIsNotRunByTheOthersGraph) {
@@ -292,6 +302,18 @@ TEST(CudaRun, EveryDeviceAtOnceGivesWhatOneGivesAlone) {
   }
 }
 
+TEST(WritesToHost, LittleAlwaysMuchByAnExactArmAloneNothingByALibrary) {
+  constexpr size_t kLittle = 16384, kMuch = 16386;
+  const auto arm = [](NumericsClass numerics) { return Arm{.name = "arm", .numerics = numerics}; };
+  for (const bool alone : {false, true}) {
+    EXPECT_TRUE(WritesToHost(arm(NumericsClass::kExact), kLittle, alone));
+    EXPECT_EQ(WritesToHost(arm(NumericsClass::kExact), kMuch, alone), alone);
+    EXPECT_TRUE(WritesToHost(arm(NumericsClass::kMma), kLittle, alone));
+    EXPECT_FALSE(WritesToHost(arm(NumericsClass::kMma), kMuch, alone));
+    EXPECT_FALSE(WritesToHost(arm(NumericsClass::kW8A8), 2, alone));
+  }
+}
+
 TEST(GraphCache, ForgetsWhatWasUsedLeastRecentlyAndItsCount) {
   GraphCache cache(2);
   cache.Touch({1}).uses = 11;
@@ -320,7 +342,7 @@ TEST(Timeline, ALaunchBeginsAfterTheOneBeforeItOrWhenItsInputIsThere) {
   EXPECT_EQ(timeline.Began(2, t, t + microseconds(9)), t + microseconds(5));
   EXPECT_EQ(timeline.Began(2, t + microseconds(7), t + microseconds(9)), t + microseconds(7));
   EXPECT_EQ(timeline.Began(2, t, t + microseconds(4)), t + microseconds(4)) << "seen late";
-  EXPECT_EQ(timeline.Began(66, t, t + microseconds(9)), t) << "1 shares the place of 65";
+  EXPECT_EQ(timeline.Began(130, t, t + microseconds(9)), t) << "1 shares the place of 129";
 }
 
 }  // namespace
