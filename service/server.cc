@@ -187,7 +187,6 @@ Server::Impl::Impl(const Config& config, ServerOptions options,
                                .limits = config_.limits,
                                .draining = [this] { return health_.draining(); }}),
       lever_service_(levers_, authorizer_) {
-  for (const Backend* backend : devices_) LogDevice(backend->device());
   metrics_.SetLevers(*levers_.Snapshot());
   lever_changes_ = levers_.Subscribe([this](const LeverEvent& event) {
     metrics_.LeverChanged(event);
@@ -265,6 +264,8 @@ absl::Status Server::Impl::Listen() {
   health_.Attach(grpc_->GetHealthCheckService());
   listening_ = true;
 
+  // Not before: a start that fails is its one sentence.
+  for (const Backend* backend : devices_) LogDevice(backend->device());
   if (limits.max_concurrent_streams < kStreamsForFullBatch) {
     log_.Warn("one connection cannot fill a batch",
               {{"max_concurrent_streams", limits.max_concurrent_streams},
