@@ -16,8 +16,9 @@ constexpr int kLeastStages = 2, kMostStages = 4;
 constexpr int kColumnTileBytes = 8 * 128 * 2;  // of one block's activations
 constexpr int kSumBytes = 32 * 16;             // of one unit and column tile
 
-// The plan with that many ranks; its shared_bytes may be too large.
-StreamPlan PlanRanks(const StreamShape& shape, const StreamDevice& device, int ranks) {
+// The plan with that many ranks and warps that go round `rounds` times; its shared_bytes may be too
+// large.
+StreamPlan PlanRounds(const StreamShape& shape, const StreamDevice& device, int ranks, int rounds) {
   StreamPlan plan = {.ranks = ranks, .rank_segments = shape.segments / ranks};
   const int units = shape.tiles * plan.rank_segments;
   const int most = Ceil(units, device.multiprocessors / ranks);
@@ -25,8 +26,7 @@ StreamPlan PlanRanks(const StreamShape& shape, const StreamDevice& device, int r
   plan.groups = Ceil(units, most);
   plan.group_units = units / plan.groups;
   plan.longer_groups = units % plan.groups;
-  const int rounds = Ceil(most, kStreamMaxWarps);
-  plan.warps = Ceil(most, rounds);
+  plan.warps = Ceil(most, std::max(rounds, Ceil(most, kStreamMaxWarps)));
   plan.stages =
       std::clamp(kBytesAhead / (plan.warps * shape.block_bytes), kLeastStages, kMostStages);
   plan.own_units = std::min(most, Ceil(Ceil(most, plan.rank_segments), ranks) * plan.rank_segments);
@@ -40,11 +40,18 @@ StreamPlan PlanRanks(const StreamShape& shape, const StreamDevice& device, int r
 }  // namespace
 
 StreamPlan PlanStream(const StreamShape& shape, const StreamDevice& device) {
-  // As few ranks as fit: what one thread block adds up alone needs no meeting.
-  for (int ranks = 1; ranks <= std::min(shape.segments, device.multiprocessors); ++ranks) {
-    if (shape.segments % ranks != 0) continue;
-    const StreamPlan plan = PlanRanks(shape, device, ranks);
-    if (plan.shared_bytes <= device.max_shared_bytes) return plan;
+  // As many warps as there are, or else a round more, or else as many rounds as it takes; and as
+  // few ranks as fit, since what one thread block adds up alone needs no meeting.
+  for (int more_rounds = 0; more_rounds <= kStreamMaxWarps; ++more_rounds) {
+    for (int ranks = 1; ranks <= std::min(shape.segments, device.multiprocessors); ++ranks) {
+      if (shape.segments % ranks != 0) continue;
+      StreamPlan plan = PlanRounds(shape, device, ranks, 1);
+      if (more_rounds > 0) {
+        const int units = plan.group_units + (plan.longer_groups > 0 ? 1 : 0);
+        plan = PlanRounds(shape, device, ranks, Ceil(units, plan.warps) + more_rounds);
+      }
+      if (plan.shared_bytes <= device.max_shared_bytes) return plan;
+    }
   }
   return {};
 }

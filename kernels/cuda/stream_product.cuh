@@ -280,8 +280,8 @@ cudaError_t LaunchStream(const Product& p, std::span<const Target> targets,
   StreamArgs args;
   Fill(p, targets, context, &args);
   const int tiles = TilesOf(targets);
-  // As many tiles at a time as the workspace holds sums of.
-  const int at_once = static_cast<int>(std::min<int64_t>(
+  // As many tiles at a time as the workspace holds sums of, and shared memory own sums.
+  int at_once = static_cast<int>(std::min<int64_t>(
       tiles, context.workspace_bytes / (int64_t{p.segments} * kTiles * kMeetingBytes)));
   const StreamDevice device = {context.sm_count, context.max_shared_bytes};
   StreamShape shape = {.tiles = at_once,
@@ -289,6 +289,9 @@ cudaError_t LaunchStream(const Product& p, std::span<const Target> targets,
                        .segments = p.segments,
                        .column_tiles = kTiles,
                        .block_bytes = Quarter::kBlockBytes};
+  while (PlanStream(shape, device).ranks == 0 && at_once > context.sm_count) {
+    at_once = shape.tiles = (at_once + 1) / 2;
+  }
   *serves = context.has_bulk_copies && PlanStream(shape, device).ranks > 0;
   if (!*serves) return cudaSuccess;
 
