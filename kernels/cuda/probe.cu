@@ -40,7 +40,8 @@ __device__ __forceinline__ float* Place(const Steps& steps, int e) {
   const int64_t tile = blockIdx.x;
   return steps.c + (tile * StepSet::kRows + row) * StepSet::kColumns + lane % 4 * 2 + e % 2;
 }
-__device__ __forceinline__ Fragments Read(const Steps& steps) {
+// Unused where the architecture has neither instruction.
+[[maybe_unused]] __device__ __forceinline__ Fragments Read(const Steps& steps) {
   const int lane = threadIdx.x % 32, row = threadIdx.x / 32 * 16 + lane / 4;
   const int64_t tile = blockIdx.x;
   const uint16_t* const a = steps.a + (tile * StepSet::kRows + row) * StepSet::kK + lane % 4 * 2;
