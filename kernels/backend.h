@@ -20,6 +20,18 @@
 
 namespace fulcrum {
 
+// What a device's tensor cores were asked when its backend was made: outputs compared with
+// kernels/numerics/tensor_core.h, and how many had its bits. No outputs: it has nothing that arms
+// of class mma run on.
+struct MmaProbe {
+  int64_t outputs = 0;
+  int64_t agreeing = 0;
+  MmaModel model() const {
+    if (outputs == 0) return MmaModel::kNotMeasured;
+    return agreeing == outputs ? MmaModel::kFollowed : MmaModel::kNotFollowed;
+  }
+};
+
 struct DeviceInfo {
   std::string id;            // "cpu:0", "cuda:0": the `device` label
   std::string description;   // model name, for humans
@@ -27,6 +39,7 @@ struct DeviceInfo {
   int compute_units = 0;     // SMs, or CPU threads used for compute
   int64_t memory_bytes = 0;  // budget for resident weights, 0 = not limited
   int64_t l2_bytes = 0;      // last-level cache
+  MmaProbe mma_probe = {};
 };
 
 // A weight resident on a device in the backend's layout. Immutable; freed on destruction, which

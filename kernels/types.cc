@@ -14,6 +14,7 @@ constexpr std::string_view kPhaseNames[] = {"attention", "ssm", "ffn", "moe", "l
 constexpr std::string_view kStepNames[] = {"decode", "prefill"};
 constexpr std::string_view kPolicyNames[] = {"exact", "batch_invariant", "fastest"};
 constexpr std::string_view kClassNames[] = {"exact", "mma", "blockfold", "w8a8"};
+constexpr std::string_view kMmaModelNames[] = {"not_measured", "followed", "not_followed"};
 
 template <class Enum, size_t N>
 std::optional<Enum> Parse(const std::string_view (&names)[N], std::string_view name) {
@@ -53,6 +54,7 @@ std::string_view Name(Phase v) { return kPhaseNames[static_cast<size_t>(v)]; }
 std::string_view Name(Step v) { return kStepNames[static_cast<size_t>(v)]; }
 std::string_view Name(Policy v) { return kPolicyNames[static_cast<size_t>(v)]; }
 std::string_view Name(NumericsClass v) { return kClassNames[static_cast<size_t>(v)]; }
+std::string_view Name(MmaModel v) { return kMmaModelNames[static_cast<size_t>(v)]; }
 
 std::optional<Family> ParseFamily(std::string_view n) { return Parse<Family>(kFamilyNames, n); }
 std::optional<Policy> ParsePolicy(std::string_view n) { return Parse<Policy>(kPolicyNames, n); }

@@ -60,6 +60,12 @@ enum class NumericsClass : uint8_t { kExact, kMma, kBlockfold, kW8A8 };
 inline constexpr std::array kAllNumericsClasses = {NumericsClass::kExact, NumericsClass::kMma,
                                                    NumericsClass::kBlockfold, NumericsClass::kW8A8};
 
+// Whether a device's tensor cores give the bits of kernels/numerics/tensor_core.h. Only then can a
+// CPU say what an output of class mma must be.
+enum class MmaModel : uint8_t { kNotMeasured, kFollowed, kNotFollowed };
+inline constexpr std::array kAllMmaModels = {MmaModel::kNotMeasured, MmaModel::kFollowed,
+                                             MmaModel::kNotFollowed};
+
 // Names are the contract's spellings (metric labels, lever keys, JSON); Parse* accepts exactly
 // them.
 std::string_view Name(WeightFormat);   // "fp8", "q2_0", "bf16"
@@ -69,6 +75,7 @@ std::string_view Name(Phase);          // "attention", ...
 std::string_view Name(Step);           // "decode", "prefill"
 std::string_view Name(Policy);         // "exact", "batch_invariant", "fastest"
 std::string_view Name(NumericsClass);  // "exact", "mma", "blockfold", "w8a8"
+std::string_view Name(MmaModel);       // "not_measured", "followed", "not_followed"
 std::optional<Family> ParseFamily(std::string_view name);
 std::optional<Policy> ParsePolicy(std::string_view name);
 std::optional<Step> ParseStep(std::string_view name);

@@ -44,6 +44,14 @@ class Random {
   uint64_t state_;
 };
 
+// Whether the reference says which bits an output of the arm has.
+bool HasReference(const Arm& arm, const DeviceInfo& device) {
+  if (arm.numerics == NumericsClass::kMma) {
+    return device.mma_probe.model() != MmaModel::kNotFollowed;
+  }
+  return arm.numerics != NumericsClass::kW8A8;
+}
+
 // The output's stored bits.
 uint32_t Bits(float value, DType type) {
   return type == DType::kF32 ? std::bit_cast<uint32_t>(CanonicalF32(value)) : F32ToBf16(value);
@@ -119,7 +127,7 @@ class Auditor::Impl {
 void Auditor::Impl::Offer(double rate, const std::shared_ptr<const Shard>& shard, const Arm& arm,
                           int m, const uint16_t* activations, const std::byte* output,
                           DType output_type, uint64_t lever_epoch) {
-  if (arm.numerics == NumericsClass::kW8A8) return;  // no bits are promised
+  if (!HasReference(arm, shard->backend->device())) return;
   Job job{.shard = shard, .arm = &arm, .output_type = output_type, .lever_epoch = lever_epoch};
   bool dropped = false;
   {

@@ -1,7 +1,8 @@
 // Live audit: a share of finished batches has a few random outputs recomputed on a CPU thread from
-// the weight's source and compared bit for bit, for every class but w8a8; and a slow scrub compares
-// checksums of the resident weights with those taken at load. A mismatch is an incident.
-// Off the latency path: a bounded queue, dropped and counted when the audit thread is behind.
+// the weight's source and compared bit for bit, for every class but w8a8, and but for mma on a
+// device whose tensor cores do not follow the emulator's model; and a slow scrub compares checksums
+// of the resident weights with those taken at load. A mismatch is an incident. Off the latency
+// path: a bounded queue, dropped and counted when the audit thread is behind.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

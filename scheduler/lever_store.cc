@@ -29,8 +29,8 @@ class LeverStore::Subscription {
   std::function<void(const LeverEvent&)> listener_ ABSL_GUARDED_BY(mu_);
 };
 
-LeverStore::LeverStore(const Clock& clock, LeverSnapshot initial)
-    : clock_(clock), live_(std::make_shared<const LeverSnapshot>(std::move(initial))) {}
+LeverStore::LeverStore(const Clock& clock, const LeverSnapshot& initial)
+    : clock_(clock), live_(std::make_shared<const LeverSnapshot>(initial)) {}
 
 std::shared_ptr<const LeverSnapshot> LeverStore::Snapshot() const {
   absl::MutexLock lock(&mu_);

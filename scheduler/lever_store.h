@@ -52,7 +52,7 @@ struct LeverChange {
 
 class LeverStore {
  public:
-  explicit LeverStore(const Clock& clock, LeverSnapshot initial = {});
+  explicit LeverStore(const Clock& clock, const LeverSnapshot& initial = {});
 
   std::shared_ptr<const LeverSnapshot> Snapshot() const;
 

@@ -4,7 +4,6 @@
 #include "scheduler/scheduler.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cassert>
 #include <optional>
 #include <thread>
@@ -16,41 +15,31 @@
 #include "absl/synchronization/mutex.h"
 #include "scheduler/device_queue.h"
 #include "scheduler/executor.h"
+#include "scheduler/waiting_room.h"
 
 namespace fulcrum {
 namespace {
 
-// A call that leaves without having run.
+// A call that waited and leaves without having run.
 struct Refused {
   TakenCall taken;
   absl::Status status;
   std::optional<RejectReason> reason;
 };
 
-absl::Status Expired(absl::Duration waited) {
-  return absl::DeadlineExceededError(
-      absl::StrFormat("deadline passed in stage queue after %s; the call did not run",
-                      absl::FormatDuration(waited)));
-}
-
-absl::Status DeviceLost(const Backend& backend) {
-  return absl::UnavailableError(absl::StrFormat(
-      "device %s failed and takes no more launches; call another node", backend.device().id));
-}
-
 }  // namespace
 
 class Scheduler::Impl {
  public:
-  Impl(std::vector<Backend*> backends, LeverStore& levers, Observer& observer, Auditor* auditor,
-       const Clock& clock, SchedulerOptions options);
+  Impl(const std::vector<Backend*>& backends, LeverStore& levers, Observer& observer,
+       Auditor* auditor, const Clock& clock, SchedulerOptions options);
   ~Impl();
 
   absl::Status Submit(std::shared_ptr<Call>& call, OnIdle on_idle);
   void Cancel(const Call* call);
   void Drain(absl::Duration patience);
   void SetPaused(bool paused);
-  int64_t queued_rows() const { return queued_rows_.load(); }
+  int64_t queued_rows() const { return room_.rows(); }
   int64_t inflight_calls() const {
     absl::MutexLock lock(&mu_);
     return inflight_;
@@ -70,6 +59,8 @@ class Scheduler::Impl {
 
   void SlotLoop(Device& device, Executor& executor);
   void ExpiryLoop();
+  std::optional<Refusal> WhyNotTaken(const Call& call, absl::Time now) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Blocks until there is something to run; false when the slot should end.
   bool NextBatch(Device& device, Batch& batch);
   // Takes the batch that a free slot would run now, if any; returns when to look again.
@@ -88,7 +79,6 @@ class Scheduler::Impl {
   void Complete(std::vector<Refused>& refused) ABSL_LOCKS_EXCLUDED(mu_);
   // The thread's last use of the scheduler. `flag`, if given, is cleared with it.
   void EndBusy(bool* flag = nullptr) ABSL_LOCKS_EXCLUDED(mu_);
-  void ReportQueue() ABSL_LOCKS_EXCLUDED(mu_);
   bool Idle() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return inflight_ == 0 && busy_ == 0; }
 
   LeverStore& levers_;
@@ -98,6 +88,7 @@ class Scheduler::Impl {
   absl::flat_hash_map<const Backend*, std::unique_ptr<Device>>
       devices_;  // fixed when threads start
 
+  WaitingRoom room_;  // changed under mu_, read anywhere
   mutable absl::Mutex mu_;
   absl::flat_hash_map<const Call*, Waiting*> waiting_ ABSL_GUARDED_BY(mu_);
   uint64_t next_seq_ ABSL_GUARDED_BY(mu_) = 1;
@@ -111,19 +102,18 @@ class Scheduler::Impl {
   absl::CondVar expiry_;  // signalled when a deadline comes before the expiry thread's alarm
   absl::Time alarm_ ABSL_GUARDED_BY(mu_) = absl::InfiniteFuture();
 
-  // Written under mu_, read anywhere.
-  std::atomic<int64_t> queued_rows_{0};
-  std::atomic<int64_t> queued_bytes_{0};
-  std::atomic<int64_t> unreported_{0};  // changes that OnQueue was not told of
-
   std::vector<std::unique_ptr<Executor>> executors_;
   std::vector<std::thread> threads_;
   std::shared_ptr<LeverStore::Subscription> lever_changes_;
 };
 
-Scheduler::Impl::Impl(std::vector<Backend*> backends, LeverStore& levers, Observer& observer,
+Scheduler::Impl::Impl(const std::vector<Backend*>& backends, LeverStore& levers, Observer& observer,
                       Auditor* auditor, const Clock& clock, SchedulerOptions options)
-    : levers_(levers), observer_(observer), clock_(clock), options_(options) {
+    : levers_(levers),
+      observer_(observer),
+      clock_(clock),
+      options_(options),
+      room_(options.max_queue_rows, options.max_queue_bytes, observer) {
   for (Backend* backend : backends) {
     const int slots =
         options_.slots_per_device > 0 ? options_.slots_per_device : backend->preferred_slots();
@@ -165,33 +155,15 @@ absl::Status Scheduler::Impl::Submit(std::shared_ptr<Call>& call, OnIdle on_idle
   }
   Device& device = *it->second;
   if (!device.backend.healthy()) return DeviceLost(device.backend);
-  absl::Status refusal;
-  RejectReason reason = RejectReason::kDraining;
+  std::optional<Refusal> refusal;
   Batch here;  // what this thread is to run
   {
     absl::MutexLock lock(&mu_);
     const absl::Time now = clock_.Now();
-    const int64_t rows = queued_rows_.load(std::memory_order_relaxed);
-    const int64_t bytes = queued_bytes_.load(std::memory_order_relaxed);
-    if (draining_) {
-      refusal = absl::UnavailableError("the node is draining; call another node");
-    } else if (call->deadline <= now) {
-      reason = RejectReason::kExpired;
-      refusal = Expired(absl::ZeroDuration());
-    } else if (rows + call->rows > options_.max_queue_rows) {
-      reason = RejectReason::kQueueRows;
-      refusal = absl::ResourceExhaustedError(absl::StrFormat(
-          "queue is full: %d rows wait, the call has %d, the limit is %d; retry later", rows,
-          call->rows, options_.max_queue_rows));
-    } else if (bytes + call->payload_bytes > options_.max_queue_bytes) {
-      reason = RejectReason::kQueueBytes;
-      refusal = absl::ResourceExhaustedError(absl::StrFormat(
-          "queue is full: %d payload bytes wait, the call has %d, the limit is %d; retry later",
-          bytes, call->payload_bytes, options_.max_queue_bytes));
-    } else {
+    refusal = WhyNotTaken(*call, now);
+    if (!refusal) {
       const Call& c = *call;
-      queued_rows_.store(rows + c.rows, std::memory_order_relaxed);
-      queued_bytes_.store(bytes + c.payload_bytes, std::memory_order_relaxed);
+      room_.Enter(c);
       ++inflight_;
       const bool run_here = on_idle == OnIdle::kRunHere && c.step == Step::kDecode &&
                             !caller_runs_ && device.queue.empty();
@@ -206,16 +178,25 @@ absl::Status Scheduler::Impl::Submit(std::shared_ptr<Call>& call, OnIdle on_idle
       }
     }
   }
-  if (!refusal.ok()) {
-    observer_.OnReject(reason);
-    return refusal;
+  if (refusal) {
+    observer_.OnReject(refusal->reason);
+    return std::move(refusal->status);
   }
-  ReportQueue();
+  room_.Report();
   if (!here.calls.empty()) {
     RunBatch(device, device.caller_executor, here);
     EndBusy(&caller_runs_);
   }
   return absl::OkStatus();
+}
+
+std::optional<Refusal> Scheduler::Impl::WhyNotTaken(const Call& call, absl::Time now) const {
+  if (draining_) {
+    return Refusal{absl::UnavailableError("the node is draining; call another node"),
+                   RejectReason::kDraining};
+  }
+  if (call.deadline <= now) return Refusal{Expired(absl::ZeroDuration()), RejectReason::kExpired};
+  return room_.WhyNoRoom(call);
 }
 
 void Scheduler::Impl::Cancel(const Call* call) {
@@ -262,10 +243,7 @@ void Scheduler::Impl::SetPaused(bool paused) {
 
 void Scheduler::Impl::Unlist(const Call& call) {
   waiting_.erase(&call);
-  queued_rows_.store(queued_rows_.load(std::memory_order_relaxed) - call.rows,
-                     std::memory_order_relaxed);
-  queued_bytes_.store(queued_bytes_.load(std::memory_order_relaxed) - call.payload_bytes,
-                      std::memory_order_relaxed);
+  room_.Leave(call);
 }
 
 void Scheduler::Impl::Refuse(Device& device, Waiting* waiting, absl::Status status,
@@ -291,7 +269,7 @@ void Scheduler::Impl::Sweep(Device& device, absl::Time now, std::vector<Refused>
 }
 
 void Scheduler::Impl::Complete(std::vector<Refused>& refused) {
-  ReportQueue();
+  room_.Report();
   const absl::Time now = clock_.Now();
   for (Refused& one : refused) {
     if (one.reason.has_value()) observer_.OnReject(*one.reason);
@@ -311,16 +289,6 @@ void Scheduler::Impl::EndBusy(bool* flag) {
   if (flag != nullptr) *flag = false;
   --busy_;
   if (Idle()) idle_.SignalAll();
-}
-
-// One thread at a time tells the observer, always of the latest sums, and goes on while others
-// change them: without a lock the last call still carries the last values.
-void Scheduler::Impl::ReportQueue() {
-  int64_t seen = unreported_.fetch_add(1) + 1;
-  if (seen != 1) return;
-  do {
-    observer_.OnQueue(queued_rows_.load(), queued_bytes_.load());
-  } while (!unreported_.compare_exchange_strong(seen, 0));
 }
 
 absl::Time Scheduler::Impl::TakeBatch(Device& device, absl::Time now, Batch& batch) {
@@ -371,7 +339,7 @@ bool Scheduler::Impl::NextBatch(Device& device, Batch& batch) {
       if (!device.queue.empty()) device.work.Signal();
     }
     if (!batch.calls.empty()) {
-      ReportQueue();
+      room_.Report();
       return true;
     }
     Complete(refused);
@@ -411,10 +379,9 @@ void Scheduler::Impl::ExpiryLoop() {
   }
 }
 
-Scheduler::Scheduler(std::vector<Backend*> backends, LeverStore& levers, Observer& observer,
+Scheduler::Scheduler(const std::vector<Backend*>& backends, LeverStore& levers, Observer& observer,
                      Auditor* auditor, const Clock& clock, SchedulerOptions options)
-    : impl_(
-          std::make_unique<Impl>(std::move(backends), levers, observer, auditor, clock, options)) {}
+    : impl_(std::make_unique<Impl>(backends, levers, observer, auditor, clock, options)) {}
 Scheduler::~Scheduler() = default;
 
 absl::Status Scheduler::Submit(std::shared_ptr<Call>& call, OnIdle on_idle) {

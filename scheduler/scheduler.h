@@ -41,7 +41,7 @@ struct SchedulerOptions {
 class Scheduler {
  public:
   // All references outlive the scheduler; `auditor` may be null. Slot threads start here.
-  Scheduler(std::vector<Backend*> backends, LeverStore& levers, Observer& observer,
+  Scheduler(const std::vector<Backend*>& backends, LeverStore& levers, Observer& observer,
             Auditor* auditor, const Clock& clock, SchedulerOptions options);
   ~Scheduler();  // drains without patience
 

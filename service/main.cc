@@ -37,8 +37,6 @@
 #include "service/server.h"
 #include "service/validate.h"
 
-extern char** environ;
-
 namespace fulcrum::service {
 namespace {
 

@@ -26,7 +26,7 @@ class UnaryCall final : public ProjectionCall, public grpc::ServerUnaryReactor {
     node_.metrics.GrpcStarted(metric_);
   }
 
-  static grpc::ServerUnaryReactor* Start(std::shared_ptr<UnaryCall> call,
+  static grpc::ServerUnaryReactor* Start(const std::shared_ptr<UnaryCall>& call,
                                          const grpc::ByteBuffer& bytes) {
     UnaryCall& self = *call;
     self.self_ = call;

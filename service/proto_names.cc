@@ -70,6 +70,10 @@ static_assert(Same(LeverSource::kBuiltIn, v1::LEVER_SOURCE_BUILT_IN) &&
 static_assert(Same(LeverKind::kFamilyMap, v1::LEVER_KIND_FAMILY_MAP) &&
               Same(LeverKind::kChoice, v1::LEVER_KIND_CHOICE) &&
               Same(LeverKind::kNumber, v1::LEVER_KIND_NUMBER) && v1::LeverKind_ARRAYSIZE == 4);
+static_assert(Same(MmaModel::kNotMeasured, v1::MMA_MODEL_NOT_MEASURED) &&
+              Same(MmaModel::kFollowed, v1::MMA_MODEL_FOLLOWED) &&
+              Same(MmaModel::kNotFollowed, v1::MMA_MODEL_NOT_FOLLOWED) &&
+              v1::MmaModel_ARRAYSIZE == 4);
 
 }  // namespace
 
@@ -84,6 +88,7 @@ v1::CloseReason ToProto(CloseReason v) { return Shift<v1::CloseReason>(v); }
 v1::ShardState ToProto(ShardState v) { return Shift<v1::ShardState>(v); }
 v1::LeverSource ToProto(LeverSource v) { return Shift<v1::LeverSource>(v); }
 v1::LeverKind ToProto(LeverKind v) { return Shift<v1::LeverKind>(v); }
+v1::MmaModel ToProto(MmaModel v) { return Shift<v1::MmaModel>(v); }
 
 std::optional<DType> FromProto(v1::DType v) {
   if (v == v1::DTYPE_UNSPECIFIED) return DType::kBf16;

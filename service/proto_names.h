@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "fulcrum/v1/lever_service.pb.h"
+#include "fulcrum/v1/shard_service.pb.h"
 #include "fulcrum/v1/types.pb.h"
 #include "kernels/ladder/levers.h"
 #include "kernels/types.h"
@@ -27,6 +28,7 @@ v1::CloseReason ToProto(CloseReason value);
 v1::ShardState ToProto(ShardState value);
 v1::LeverSource ToProto(LeverSource value);
 v1::LeverKind ToProto(LeverKind value);
+v1::MmaModel ToProto(MmaModel value);
 
 std::optional<DType> FromProto(v1::DType value);    // unspecified: BF16
 std::optional<Family> FromProto(v1::Family value);  // unspecified: OTHER

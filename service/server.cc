@@ -1,20 +1,16 @@
-// Construction, loading and the stop of a node.
+// Construction and the stop of a node.
 // SPDX-License-Identifier: Apache-2.0
 #include "service/server.h"
 
 #include <algorithm>
-#include <atomic>
-#include <optional>
 #include <random>
 #include <string_view>
 #include <thread>
 #include <utility>
 
 #include "absl/base/call_once.h"
-#include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "grpcpp/ext/proto_server_reflection_plugin.h"
 #include "grpcpp/grpcpp.h"
@@ -29,6 +25,7 @@
 #include "service/backend_options.h"
 #include "service/grpc_metrics.h"
 #include "service/health.h"
+#include "service/initial_load.h"
 #include "service/lever_service.h"
 #include "service/lever_sources.h"
 #include "service/log.h"
@@ -103,11 +100,11 @@ AuditorOptions AuditorOptionsOf(const AuditConfig& audit) {
 class Server::Impl final {
  public:
   Impl(const Config& config, ServerOptions options, std::vector<std::unique_ptr<Backend>> backends,
-       LeverSnapshot levers);
+       const LeverSnapshot& levers);
   ~Impl() { Shutdown(absl::ZeroDuration()); }
 
   absl::Status Listen();
-  void StartLoading();
+  void StartLoading() { loading_.Start(); }
   void Shutdown(absl::Duration patience) {
     absl::call_once(shutdown_once_, [&] { Stop(patience); });
   }
@@ -129,6 +126,7 @@ class Server::Impl final {
   Scheduler scheduler_;
   const Authorizer authorizer_;
   ShardLoader loader_;
+  InitialLoad loading_;
   ProjectionNode node_;
   ProjectionServiceImpl projection_service_;
   ShardServiceImpl shard_service_;
@@ -142,14 +140,8 @@ class Server::Impl final {
   bool listening_ = false;  // others may have heard of this node
   std::string address_;
 
-  std::atomic<bool> stop_loading_{false};
-  absl::Mutex load_mu_;
-  absl::CondVar load_ended_;
-  std::optional<absl::Status> load_status_ ABSL_GUARDED_BY(load_mu_);  // once loading has ended
-  std::thread load_thread_;
-
  private:
-  void Load();
+  void LogDevice(const DeviceInfo& device) const;
   void Stop(absl::Duration patience);
   void AwaitQuiet(absl::Time limit);
   void Fail(const absl::Status& why);
@@ -159,7 +151,7 @@ class Server::Impl final {
 };
 
 Server::Impl::Impl(const Config& config, ServerOptions options,
-                   std::vector<std::unique_ptr<Backend>> backends, LeverSnapshot levers)
+                   std::vector<std::unique_ptr<Backend>> backends, const LeverSnapshot& levers)
     : config_(config),
       options_(std::move(options)),
       log_(ParseLogLevel(config.log_level).value_or(LogLevel::kInfo), options_.log_descriptor),
@@ -170,12 +162,13 @@ Server::Impl::Impl(const Config& config, ServerOptions options,
       events_(devices_, metrics_, health_, log_,
               {.stop_device_on_mismatch = config_.audit.stop_device_on_mismatch,
                .on_device_lost = [this](const absl::Status& why) { Fail(why); }}),
-      levers_(clock_, std::move(levers)),
+      levers_(clock_, levers),
       shards_(devices_, [this](const ShardInfo& info) { OnShardChange(info); }),
       auditor_(shards_, events_, AuditorOptionsOf(config_.audit)),
       scheduler_(devices_, levers_, events_, &auditor_, clock_, SchedulerOptionsOf(config_.limits)),
       authorizer_(config_.tls),
       loader_(shards_, config_.weight_roots),
+      loading_(config_, loader_, health_, log_, [this](const absl::Status& why) { Fail(why); }),
       node_{.shards = shards_,
             .scheduler = scheduler_,
             .metrics = metrics_,
@@ -206,6 +199,17 @@ Server::Impl::Impl(const Config& config, ServerOptions options,
                                 {"reason", event.reason},
                                 {"cause", event.cause}});
   });
+}
+
+void Server::Impl::LogDevice(const DeviceInfo& device) const {
+  const MmaProbe& probe = device.mma_probe;
+  log_.Info("device", {{"id", device.id},
+                       {"description", device.description},
+                       {"memory_bytes", device.memory_bytes},
+                       {"mma_model", Name(probe.model())}});
+  if (probe.model() != MmaModel::kNotFollowed) return;
+  log_.Warn("class mma is not audited: the device's tensor cores do not compute as the emulator",
+            {{"device", device.id}, {"outputs", probe.outputs}, {"agreeing", probe.agreeing}});
 }
 
 absl::Status Server::Impl::Listen() {
@@ -260,6 +264,8 @@ absl::Status Server::Impl::Listen() {
   health_.Attach(grpc_->GetHealthCheckService());
   listening_ = true;
 
+  // Not before: a start that fails is its one sentence.
+  for (const Backend* backend : devices_) LogDevice(backend->device());
   if (limits.max_concurrent_streams < kStreamsForFullBatch) {
     log_.Warn("one connection cannot fill a batch",
               {{"max_concurrent_streams", limits.max_concurrent_streams},
@@ -268,67 +274,13 @@ absl::Status Server::Impl::Listen() {
   return absl::OkStatus();
 }
 
-void Server::Impl::StartLoading() {
-  load_thread_ = std::thread([this] { Load(); });
-}
-
-void Server::Impl::Load() {
-  const absl::Time begin = absl::Now();
-  const LoadSummary summary = loader_.LoadAll(
-      config_.models,
-      [this](const LoadProgress& progress) {
-        if (progress.status.ok()) {
-          log_.Debug("loaded", {{"name", progress.name},
-                                {"done", progress.done},
-                                {"of", progress.total},
-                                {"seconds", progress.took}});
-        } else {
-          log_.Error("load failed", {{"name", progress.name}, {"error", progress.status}});
-        }
-      },
-      stop_loading_);
-  for (const LoadSummary::Skipped& skipped : summary.skipped) {
-    log_.Debug("tensor not served",
-               {{"model", skipped.model}, {"tensor", skipped.tensor}, {"reason", skipped.reason}});
-  }
-  absl::Status outcome;
-  if (summary.stopped) {
-    outcome = absl::CancelledError("the node stopped while it loaded");
-  } else if (!summary.failed.empty()) {
-    const LoadSummary::Failed& first = summary.failed.front();
-    outcome = absl::Status(
-        first.status.code(),
-        absl::StrCat("cannot load ", first.name, ": ", first.status.message(),
-                     summary.failed.size() == 1
-                         ? ""
-                         : absl::StrCat(" (and ", summary.failed.size() - 1, " more failed)")));
-    Fail(outcome);
-  } else {
-    health_.SetLoaded();
-    if (summary.loaded == 0) {
-      log_.Warn("no shard is configured",
-                {{"hint", config_.weight_roots.empty()
-                              ? "this node can answer no call: set models, or "
-                                "weight_roots for LoadShard"
-                              : "calls are answered once LoadShard was called"}});
-    }
-    log_.Info("serving", {{"shards", summary.loaded},
-                          {"resident_bytes", summary.resident_bytes},
-                          {"skipped_tensors", summary.skipped.size()},
-                          {"seconds", absl::Now() - begin}});
-  }
-  absl::MutexLock lock(&load_mu_);
-  load_status_ = std::move(outcome);
-  load_ended_.SignalAll();
-}
-
 void Server::Impl::Stop(absl::Duration patience) {
   const absl::Time hard_stop = absl::Now() + patience;
   if (listening_) {
     log_.Info("draining",
               {{"patience_seconds", patience}, {"calls_in_flight", scheduler_.inflight_calls()}});
   }
-  stop_loading_.store(true);
+  loading_.RequestStop();
   health_.Drain();
   lever_service_.Shutdown();
   projection_service_.DrainStreams();
@@ -347,7 +299,7 @@ void Server::Impl::Stop(absl::Duration patience) {
     unix_socket_.reset();
     health_.Detach();
   }
-  if (load_thread_.joinable()) load_thread_.join();
+  loading_.Join();
   lever_changes_.reset();
   if (listening_) log_.Info("stopped");
 }
@@ -396,8 +348,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const Config& config, Serv
   const std::string_view kind = backends.front()->name();
   auto levers = BuildLevers(config, kind, options.environment);
   if (!levers.ok()) return levers.status();
-  auto impl =
-      std::make_unique<Impl>(config, std::move(options), std::move(backends), *std::move(levers));
+  auto impl = std::make_unique<Impl>(config, std::move(options), std::move(backends), *levers);
   if (const std::string opened = DescribeProfile(config.profile, kind); !opened.empty()) {
     impl->log_.Info("profile", {{"opens", opened}});
   }
@@ -409,11 +360,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const Config& config, Serv
 Server::Server(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Server::~Server() = default;
 
-absl::Status Server::WaitLoaded() const {
-  absl::MutexLock lock(&impl_->load_mu_);
-  while (!impl_->load_status_) impl_->load_ended_.Wait(&impl_->load_mu_);
-  return *impl_->load_status_;
-}
+absl::Status Server::WaitLoaded() const { return impl_->loading_.Await(); }
 void Server::Shutdown(absl::Duration patience) { impl_->Shutdown(patience); }
 int Server::port() const { return impl_->port_; }
 const std::string& Server::address() const { return impl_->address_; }

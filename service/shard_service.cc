@@ -114,7 +114,8 @@ void FillCapabilities(uint32_t caps, v1::Device* device) {
   constexpr std::pair<uint32_t, const char*> kNames[] = {{kCapMma, "mma"},
                                                          {kCapSm90a, "sm90a"},
                                                          {kCapBlockScaled, "block_scaled"},
-                                                         {kCapImma, "imma"}};
+                                                         {kCapImma, "imma"},
+                                                         {kCapBulkCopy, "bulk_copy"}};
   for (const auto& [bit, name] : kNames) {
     if ((caps & bit) != 0) device->add_capabilities(name);
   }
@@ -339,6 +340,7 @@ void ShardServiceImpl::Describe(v1::NodeInfo* response) const {
     device->set_memory_bytes(backend->device().memory_bytes);
     device->set_healthy(backend->healthy());
     FillCapabilities(backend->device().caps, device);
+    device->set_mma_model(ToProto(backend->device().mma_probe.model()));
     int64_t resident = 0;
     for (const ShardInfo& info : shards) {
       if (info.device == backend->device().id) resident += info.resident_bytes;

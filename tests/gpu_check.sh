@@ -33,9 +33,10 @@ check() {  # check NAME SECONDS COMMAND...
 
 { date -u; nvidia-smi --query-gpu=name,driver_version --format=csv,noheader; } >>"$report" 2>&1
 check "arms against the oracle" 240 "$bin/tests_kernels" --gtest_filter='*ArmContract*'
+check "the ladder's promises" 240 "$bin/tests_kernels" --gtest_filter='*LadderContract*'
 check "backend" 120 "$bin/tests_kernels_cuda"
 if command -v compute-sanitizer >/dev/null; then
-  rows='*EveryKindOfValue/cuda:*ARowAlone*/cuda:*OneHot*/cuda'
+  rows='*EveryKindOfValue/cuda:*ARowAlone*/cuda:*OneHot*/cuda:*PaddingIsZero*/cuda'
   check "memcheck" 240 compute-sanitizer --tool memcheck --error-exitcode 1 \
     "$bin/tests_kernels" --gtest_filter="$rows"
   check "initcheck" 240 compute-sanitizer --tool initcheck --error-exitcode 1 \

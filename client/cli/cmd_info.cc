@@ -29,14 +29,16 @@ class Info final : public Command {
                absl::Trunc(absl::Seconds(info->uptime_seconds()), absl::Seconds(1)))
         << (info->draining() ? ", draining" : "") << "\ndefault policy "
         << Word(info->default_policy()) << "\n";
-    Table table({"DEVICE", "HEALTHY", "RESIDENT", "BUDGET", "CAPABILITIES", "DESCRIPTION"});
+    Table table(
+        {"DEVICE", "HEALTHY", "RESIDENT", "BUDGET", "CAPABILITIES", "MMA MODEL", "DESCRIPTION"});
     for (const v1::Device& device : info->devices()) {
       table.Row({device.id(), device.healthy() ? "yes" : "no",
                  HumanBytes(static_cast<double>(device.resident_bytes())),
                  device.memory_bytes() == 0
                      ? "unlimited"
                      : HumanBytes(static_cast<double>(device.memory_bytes())),
-                 absl::StrJoin(device.capabilities(), ","), device.description()});
+                 absl::StrJoin(device.capabilities(), ","), Word(device.mma_model()),
+                 device.description()});
     }
     table.Print(out);
     const v1::Limits& limits = info->limits();

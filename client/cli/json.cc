@@ -89,7 +89,8 @@ Json ToJson(const v1::NodeInfo& info) {
                        {"resident_bytes", device.resident_bytes()},
                        {"healthy", device.healthy()},
                        {"capabilities", std::vector<std::string>(device.capabilities().begin(),
-                                                                 device.capabilities().end())}});
+                                                                 device.capabilities().end())},
+                       {"mma_model", Word(device.mma_model())}});
   }
   const v1::Limits& limits = info.limits();
   return {{"node", info.node()},

@@ -19,6 +19,7 @@ std::string Word(v1::Phase value);
 std::string Word(v1::Step value);
 std::string Word(v1::Policy value);
 std::string Word(v1::NumericsClass value);
+std::string Word(v1::MmaModel value);
 std::string Word(v1::CloseReason value);
 std::string Word(v1::ShardState value);
 std::string Word(v1::LeverKind value);

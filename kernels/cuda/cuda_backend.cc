@@ -1,4 +1,4 @@
-// Which devices become backends, their memory budget and their launches. Warming up is
+// Which devices become backends, and their memory budget. Launches are run.cc's, warming up is
 // warm_up.cc's.
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/cuda/cuda_backend.h"
@@ -12,6 +12,7 @@
 #include "absl/strings/str_join.h"
 #include "kernels/cuda/arms.h"
 #include "kernels/cuda/device_query.h"
+#include "kernels/cuda/probe.h"
 #include "kernels/ladder/ladder.h"
 
 namespace fulcrum::cuda {
@@ -46,7 +47,10 @@ CudaBackend::CudaBackend(int ordinal, const DeviceInfo& info, bool w8a8)
 
 CudaBackend::~CudaBackend() {
   // Nothing may still run on the workspace, which is freed next.
-  if (compute_.get() != nullptr && SetDevice(ordinal_).ok()) cudaStreamSynchronize(compute_.get());
+  if (compute_.get() != nullptr && SetDevice(ordinal_).ok() &&
+      absl::IsDeadlineExceeded(AwaitEmpty(compute_.get(), kHangLimit))) {
+    GiveUp(ordinal_);
+  }
 }
 
 absl::Status CudaBackend::Open(int64_t memory_budget_bytes) {
@@ -62,21 +66,23 @@ absl::Status CudaBackend::Open(int64_t memory_budget_bytes) {
   if (!scrubber.ok()) return scrubber.status();
   scrubber_ = *std::move(scrubber);
 
+  const absl::StatusOr<uint32_t> compiled = CompiledCaps(ordinal_, compute_.get());
+  if (!compiled.ok()) return compiled.status();
+  device_.caps &= *compiled | kCapBlockScaled;  // that one is a library's
+  const absl::StatusOr<MmaProbe> probe = ProbeMma(ordinal_, compute_.get(), device_.caps);
+  if (!probe.ok()) return probe.status();
+  device_.mma_probe = *probe;
+
   absl::MutexLock lock(&launch_mutex_);
+  absl::StatusOr<CudaContext> context = ContextOf(ordinal_, device_);
+  if (!context.ok()) return context.status();
+  context_ = *context;
   context_.stream = compute_.get();
-  context_.sm_count = device_.compute_units;
-  context_.has_wgmma = (device_.caps & kCapSm90a) != 0;
   context_.workspace = workspace_.data();
   context_.workspace_bytes = static_cast<int64_t>(workspace_.size());
   context_.scratch = scratch_.data();
   context_.scratch_bytes = static_cast<int64_t>(scratch_.size());
-  if (absl::Status s =
-          CudaStatus(cudaDeviceGetAttribute(&context_.max_shared_bytes,
-                                            cudaDevAttrMaxSharedMemoryPerBlockOptin, ordinal_),
-                     "cudaDeviceGetAttribute");
-      !s.ok()) {
-    return s;
-  }
+  has_programmatic_ = context_.has_bulk_copies;
   if (absl::Status s = CudaStatus(
           cudaMemsetAsync(workspace_.data(), kWorkspaceClean, workspace_.size(), compute_.get()),
           "cudaMemsetAsync");
@@ -107,7 +113,7 @@ absl::Status CudaBackend::Enter() {
     return absl::UnavailableError(absl::StrCat(
         device_.id, ": lost after a device error; the node must be restarted to use it again"));
   }
-  const absl::Status status = SetDevice(ordinal_);
+  absl::Status status = SetDevice(ordinal_);
   if (!status.ok()) NoteFailure();
   return status;
 }
@@ -150,81 +156,6 @@ absl::StatusOr<std::shared_ptr<ResidentWeight>> CudaBackend::Upload(const Weight
         owner.reset();
         release();
       });
-}
-
-absl::StatusOr<LaunchTimes> CudaBackend::Run(LaunchSlot& slot, const Launch& launch) {
-  auto& cuda_slot = static_cast<CudaSlot&>(slot);
-  if (absl::Status s = cuda_slot.Check(launch); !s.ok()) return s;
-  if (absl::Status s = Enter(); !s.ok()) return s;
-  const absl::Status enqueued = Enqueue(cuda_slot, launch);
-  absl::StatusOr<LaunchTimes> times =
-      enqueued.ok() ? cuda_slot.Finish() : absl::StatusOr<LaunchTimes>(enqueued);
-  if (!times.ok()) {
-    // The slot's buffers are free again only when nothing that was enqueued uses them.
-    cudaStreamSynchronize(compute_.get());
-    cuda_slot.Drain();
-    NoteFailure();
-  }
-  return times;
-}
-
-absl::Status CudaBackend::Enqueue(CudaSlot& slot, const Launch& launch) {
-  if (absl::Status s = slot.CopyIn(launch); !s.ok()) return s;
-  {
-    absl::MutexLock lock(&launch_mutex_);
-    if (absl::Status s = EnqueueArms(slot, launch); !s.ok()) return s;
-  }
-  return slot.CopyOut(launch);
-}
-
-absl::Status CudaBackend::EnqueueArms(CudaSlot& slot, const Launch& launch) {
-  if (absl::Status s = slot.BeginKernels(compute_.get()); !s.ok()) return s;
-  for (size_t i = 0; i < launch.targets.size(); ++i) {
-    const LaunchTarget& target = launch.targets[i];
-    const WeightSpec& spec = target.weight->spec();
-    const auto row_bytes = static_cast<int64_t>(SizeOf(launch.output_type)) * spec.n;
-    const int64_t pitch = PaddedK(spec.k);
-    int64_t first = 0;
-    for (const int rows : Pieces(*target.arm, launch.m)) {
-      if (absl::Status s =
-              EnqueueArm(*target.arm, {.weight = target.weight,
-                                       .activations = slot.device_activations() + first * pitch,
-                                       .activation_pitch = pitch,
-                                       .output = slot.device_output(i) + first * row_bytes,
-                                       .output_type = launch.output_type,
-                                       .output_pitch = spec.n,
-                                       .m = rows});
-          !s.ok()) {
-        return s;
-      }
-      first += rows;
-    }
-  }
-  return slot.EndKernels(compute_.get());
-}
-
-absl::Status CudaBackend::EnqueueArm(const Arm& arm, ArmArgs args) {
-  args.context = &context_;
-  const absl::Status status = arm.run(args);
-  if (!status.ok()) {
-    cudaMemsetAsync(workspace_.data(), kWorkspaceClean, workspace_.size(), compute_.get());
-    cudaGetLastError();
-  }
-  return status;
-}
-
-absl::Status CudaBackend::RunArm(const Arm& arm, ArmArgs args) {
-  if (absl::Status s = Enter(); !s.ok()) return s;
-  absl::Status status;
-  {
-    absl::MutexLock lock(&launch_mutex_);
-    status = EnqueueArm(arm, args);
-  }
-  const absl::Status done =
-      CudaStatus(cudaStreamSynchronize(compute_.get()), "cudaStreamSynchronize");
-  if (status.ok()) status = done;
-  if (!status.ok()) NoteFailure();
-  return status;
 }
 
 Backend::LaunchShape CudaBackend::Shape(const Arm& arm, const WeightSpec& spec, int m) const {

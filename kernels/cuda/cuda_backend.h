@@ -1,5 +1,5 @@
 // CUDA devices as backends: what is resident on a device, and its launches on one compute stream.
-// Which devices there are is device_query.h's; a launch's buffers are slot.h's.
+// Which devices there are is device_query.h's; a launch's buffers and copies are slot.h's.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -15,6 +15,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
 #include "kernels/backend.h"
 #include "kernels/cuda/cuda_weight.h"
 #include "kernels/cuda/device_memory.h"
@@ -23,8 +24,27 @@
 #include "kernels/cuda/slot.h"
 #include "kernels/cuda/staging.h"
 #include "kernels/cuda/stream.h"
+#include "kernels/cuda/timeline.h"
+#include "kernels/cuda/wait.h"
 
 namespace fulcrum::cuda {
+
+// How Run runs a launch. The defaults are what was measured to be fastest; the rest is for
+// benchmarks and tests.
+struct RunOptions {
+  enum class Way {
+    kFastest,     // by bytes and by who else is running; see run.cc
+    kDirect,      // copies by kernels on the compute stream, where the launch allows it
+    kOverlapped,  // copies by the copy engines beside another slot's kernels
+  };
+  Way way = Way::kFastest;
+  bool graphs = true;
+  bool programmatic = true;
+  bool host_outputs = true;  // arms store into host memory where that is quicker
+  // Making a graph takes 40 us, what it saves in about ten launches.
+  int uses_before_graph = 16;
+  absl::Duration hang_limit = kHangLimit;
+};
 
 class CudaBackend : public Backend {
  public:
@@ -50,13 +70,19 @@ class CudaBackend : public Backend {
   }
 
   std::unique_ptr<LaunchSlot> NewSlot() override { return std::make_unique<CudaSlot>(ordinal_); }
-  // One computes while the other copies and its thread gathers.
-  int preferred_slots() const override { return 2; }
+  // One computes, one copies in, one copies out: with two the device waits for the host.
+  int preferred_slots() const override { return 3; }
 
+  // A device that does not answer within RunOptions::hang_limit is given up: INTERNAL, and
+  // healthy() is false for good.
   absl::StatusOr<LaunchTimes> Run(LaunchSlot& slot, const Launch& launch)
       ABSL_LOCKS_EXCLUDED(launch_mutex_) override;
+  // Not while anything runs.
+  void set_run_options(const RunOptions& options) { run_options_ = options; }
   LaunchShape Shape(const Arm& arm, const WeightSpec& spec, int m) const override;
-  bool healthy() const override { return healthy_.load(std::memory_order_relaxed); }
+  bool healthy() const override {
+    return healthy_.load(std::memory_order_relaxed) && !GivenUp(ordinal_);
+  }
 
   // Runs one arm on the caller's own device buffers and waits for it: strided rows, benchmarks.
   // args.context is set here; launch.h says what the activations must be like.
@@ -72,13 +98,23 @@ class CudaBackend : public Backend {
   // Looks whether the device still answers after a failed call.
   void NoteFailure();
 
-  absl::Status Enqueue(CudaSlot& slot, const Launch& launch) ABSL_LOCKS_EXCLUDED(launch_mutex_);
-  absl::Status EnqueueArms(CudaSlot& slot, const Launch& launch)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(launch_mutex_);
-  // One arm on the compute stream. When it fails, the workspace is made clean again before anybody
-  // else can launch.
-  absl::Status EnqueueArm(const Arm& arm, ArmArgs args)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(launch_mutex_);
+  // run.cc
+  bool RunsDirect(const CudaSlot& slot, const Launch& launch, int running) const;
+  absl::StatusOr<LaunchTimes> RunDirect(CudaSlot& slot, const Launch& launch)
+      ABSL_LOCKS_EXCLUDED(launch_mutex_);
+  absl::StatusOr<LaunchTimes> RunOverlapped(CudaSlot& slot, const Launch& launch, int running)
+      ABSL_LOCKS_EXCLUDED(launch_mutex_);
+  // Null when the launch is better run without one.
+  cudaGraphExec_t GraphOf(CudaSlot& slot, const Launch& launch) ABSL_LOCKS_EXCLUDED(launch_mutex_);
+  // Copy in, arms, copy out, on the context's stream.
+  absl::Status EnqueueDirect(CudaSlot& slot, const Launch& launch, CudaContext& context) const;
+  absl::Status EnqueueArms(CudaSlot& slot, const Launch& launch, CudaContext& context) const;
+  // One arm on the context's stream; the next launch may follow it programmatically if the arm's
+  // last kernel is ours. When it fails, the workspace is made clean again before anybody else can
+  // launch.
+  absl::Status EnqueueArm(const Arm& arm, ArmArgs args, CudaContext& context) const;
+  // After a failed launch: the slot's buffers are free again, or the device is given up.
+  absl::Status AfterFailure(CudaSlot& slot, absl::Status status);
 
   // warm_up.cc
   absl::Status WarmUp(const CudaWeight& weight) ABSL_LOCKS_EXCLUDED(launch_mutex_);
@@ -101,6 +137,10 @@ class CudaBackend : public Backend {
   // launches, the mutex keeps the pieces of one together.
   absl::Mutex launch_mutex_;
   CudaContext context_ ABSL_GUARDED_BY(launch_mutex_);
+  RunOptions run_options_;
+  bool has_programmatic_ = false;  // the device can launch programmatically
+  std::atomic<int> running_ = 0;   // launches between Run's begin and end
+  Timeline timeline_;
   // Format, N, K and whether there are NaN codes: all that the choice of a kernel depends on.
   using KernelShape = std::tuple<WeightFormat, int64_t, int64_t, bool>;
   std::set<KernelShape> warm_ ABSL_GUARDED_BY(launch_mutex_);

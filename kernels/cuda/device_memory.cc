@@ -4,6 +4,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <atomic>
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
@@ -11,6 +12,12 @@
 #include "kernels/cuda/launch.h"
 
 namespace fulcrum::cuda {
+namespace {
+
+std::atomic<uint64_t> given_up = 0;  // a bit a device; no machine has 64
+uint64_t Bit(int device) { return uint64_t{1} << (device % 64); }
+
+}  // namespace
 
 absl::Status CudaStatus(cudaError_t error, const char* call) {
   if (error == cudaSuccess) return absl::OkStatus();
@@ -23,7 +30,15 @@ absl::Status CudaStatus(cudaError_t error, const char* call) {
                                             : absl::InternalError(text);
 }
 
-absl::Status SetDevice(int device) { return CudaStatus(cudaSetDevice(device), "cudaSetDevice"); }
+void GiveUp(int device) { given_up |= Bit(device); }
+bool GivenUp(int device) { return (given_up.load(std::memory_order_relaxed) & Bit(device)) != 0; }
+
+absl::Status SetDevice(int device) {
+  if (GivenUp(device)) {
+    return absl::UnavailableError(absl::StrCat("cuda:", device, " stopped answering"));
+  }
+  return CudaStatus(cudaSetDevice(device), "cudaSetDevice");
+}
 
 template <MemoryKind kKind>
 absl::StatusOr<Buffer<kKind>> Buffer<kKind>::Make(int device, size_t bytes) {
@@ -48,7 +63,7 @@ absl::StatusOr<Buffer<kKind>> Buffer<kKind>::Make(int device, size_t bytes) {
 
 template <MemoryKind kKind>
 Buffer<kKind>::~Buffer() {
-  if (data_ == nullptr) return;
+  if (data_ == nullptr || GivenUp(device_)) return;
   // Errors are those of a lost device, or of a process that is ending: nothing is left to free.
   cudaSetDevice(device_);
   if (kKind == MemoryKind::kPinned) {

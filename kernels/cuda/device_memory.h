@@ -14,7 +14,13 @@ namespace fulcrum::cuda {
 // Makes `device` this thread's current one. What was current before is not put back: that would
 // open a context on device 0 for every thread that never used it. Hence every public method of the
 // backend begins with this call and none relies on the caller's device.
+// UNAVAILABLE for a device that was given up.
 absl::Status SetDevice(int device);
+
+// A device that stopped answering, for the rest of the process: nothing on it is freed any more,
+// since freeing waits for the device and would never return.
+void GiveUp(int device);
+bool GivenUp(int device);
 
 enum class MemoryKind { kDevice, kPinned };
 

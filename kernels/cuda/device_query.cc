@@ -25,6 +25,7 @@ uint32_t Capabilities(int major, int minor) {
   uint32_t caps = kCapNone;
   if (sm >= 75) caps |= kCapImma;
   if (sm >= 80) caps |= kCapMma;
+  if (sm >= 90) caps |= kCapBulkCopy;
   if (sm == 90) caps |= kCapSm90a;  // "a" features exist on exactly their own architecture
   return caps;
 }

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/layout.h"
+#include "kernels/cuda/shared_memory.cuh"
 
 namespace fulcrum::cuda {
 
@@ -64,6 +65,10 @@ struct Fp8Quarter {
   __device__ __forceinline__ void Load(const std::byte* block, int quarter, int lane) {
     words = __ldcs(reinterpret_cast<const uint4*>(block) + quarter * 32 + lane);
   }
+  // thread: where this thread's first 16 bytes of the block are in shared memory.
+  __device__ __forceinline__ void LoadShared(uint32_t thread, int quarter) {
+    words = SharedLoad(thread + quarter * 512);
+  }
   __device__ __forceinline__ StepPairs Step(int step) const {
     StepPairs out;
     Undeal<kNan>(step ? words.z : words.x, out.pair[0], out.pair[1]);
@@ -81,6 +86,10 @@ struct Bf16Quarter {
     const uint4* const at = reinterpret_cast<const uint4*>(block) + quarter * 64 + lane;
     words[0] = __ldcs(at);
     words[1] = __ldcs(at + 32);
+  }
+  __device__ __forceinline__ void LoadShared(uint32_t thread, int quarter) {
+    words[0] = SharedLoad(thread + quarter * 1024);
+    words[1] = SharedLoad(thread + quarter * 1024 + 512);
   }
   __device__ __forceinline__ StepPairs Step(int step) const {
     return {{words[step].x, words[step].z, words[step].y, words[step].w}};

@@ -8,11 +8,10 @@
 
 #include <cstdint>
 
+#include "kernels/cuda/shared_memory.cuh"
+
 namespace fulcrum::cuda {
 
-__device__ __forceinline__ uint32_t SharedAddress(const void* p) {
-  return static_cast<uint32_t>(__cvta_generic_to_shared(p));
-}
 __device__ __forceinline__ void BarrierInit(uint32_t barrier, int arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals));
 }
@@ -55,12 +54,18 @@ __device__ __forceinline__ void TensorCopy(uint32_t to, const CUtensorMap* map, 
       "l"(map), "r"(k), "r"(0), "r"(barrier)
       : "memory");
 }
-__device__ __forceinline__ uint4 SharedLoad(uint32_t from) {
-  uint4 v;
-  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-               : "r"(from));
-  return v;
+// All slices (tensor_map.h, DescribeSlices) of a box from slice `first` on.
+__device__ __forceinline__ void TensorCopySlices(uint32_t to, const CUtensorMap* map, int first,
+                                                 uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, "
+      "{%2, %2, %3}], [%4];" ::"r"(to),
+      "l"(map), "r"(0), "r"(first), "r"(barrier)
+      : "memory");
+}
+// Waits until `threads` threads, whole warps, have come here with the same id (1 to 15).
+__device__ __forceinline__ void NamedBarrier(int id, int threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 __device__ __forceinline__ uint4 WorkspaceLoad(const uint4* from) {
   uint4 v;

@@ -4,9 +4,11 @@
 
 #include <cuda_runtime_api.h>
 
+#include <atomic>
 #include <cstdint>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "kernels/backend.h"
 #include "kernels/cuda/layout.h"
 #include "kernels/ladder/arm.h"
@@ -18,8 +20,9 @@ namespace fulcrum::cuda {
 struct CudaContext {
   cudaStream_t stream = nullptr;
   int sm_count = 0;
-  bool has_wgmma = false;    // kCapSm90a
-  int max_shared_bytes = 0;  // of one block, opt-in
+  bool has_wgmma = false;        // kCapSm90a
+  bool has_bulk_copies = false;  // kCapBulkCopy
+  int max_shared_bytes = 0;      // of one block, opt-in
   // Device scratch, kWorkspaceBytes or more, all of it kWorkspaceClean between launches: an arm
   // that leaves anything else there breaks the next.
   std::byte* workspace = nullptr;
@@ -27,7 +30,13 @@ struct CudaContext {
   // More scratch, whose content nobody relies on.
   std::byte* scratch = nullptr;
   int64_t scratch_bytes = 0;
+  // What precedes this launch on the stream is a kernel of ours, on a device with programmatic
+  // launches (sm_90 and later): a kernel that waits for it by grid_order.cuh before it reads
+  // activations or touches the workspace may be launched so. One that is must wait, always.
+  bool programmatic = false;
 };
+// What the device of that ordinal can do, without stream and memory.
+absl::StatusOr<CudaContext> ContextOf(int ordinal, const DeviceInfo& device);
 
 // What fills the workspace between launches: the all-ones word, a NaN that no kernel computes.
 inline constexpr unsigned char kWorkspaceClean = 0xff;
@@ -39,6 +48,9 @@ inline constexpr int64_t kScratchBytes = int64_t{32} << 20;
 // there is zero.
 constexpr int64_t PaddedK(int64_t k) { return numerics::Blocks(k) * numerics::kBlockK; }
 
+// The output may be pinned host memory (slot.h says when): an arm stores each element once and
+// reads none.
+
 // A weight on the device. Immutable after Upload.
 class CudaWeight : public ResidentWeight {
  public:
@@ -48,6 +60,8 @@ class CudaWeight : public ResidentWeight {
   const std::byte* rows() const { return rows_; }
   const TileLayout& layout() const { return layout_; }
   bool has_nan() const { return has_nan_; }  // fp8: some code is NaN (the shard allows it)
+  // Never given twice in a process, as an address can be: captured launches are known by it.
+  uint64_t serial() const { return serial_; }
 
  protected:
   CudaWeight(WeightSpec spec, int64_t bytes) : ResidentWeight(std::move(spec), bytes) {}
@@ -56,6 +70,10 @@ class CudaWeight : public ResidentWeight {
   const float* scales_ = nullptr;
   const std::byte* rows_ = nullptr;
   bool has_nan_ = false;
+
+ private:
+  static inline std::atomic<uint64_t> last_serial_ = 0;
+  const uint64_t serial_ = ++last_serial_;
 };
 
 // The status of a runtime call: INTERNAL with the call and CUDA's own words, RESOURCE_EXHAUSTED

@@ -8,20 +8,12 @@
 #include <algorithm>
 
 #include "kernels/cuda/fragment.cuh"
+#include "kernels/cuda/mma_step.cuh"
 #include "kernels/cuda/product.cuh"
 
 namespace fulcrum::cuda {
 
 inline constexpr int kMmaMaxWarps = 8;
-inline constexpr int kMmaColumns = 8;
-
-// c: rows g, g, g + 8, g + 8 at columns 2 t, 2 t + 1, 2 t, 2 t + 1.
-__device__ __forceinline__ void Mma(float (&c)[4], const StepPairs& a, uint2 b) {
-  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
-      "{%0,%1,%2,%3};"
-      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-      : "r"(a.pair[0]), "r"(a.pair[1]), "r"(a.pair[2]), "r"(a.pair[3]), "r"(b.x), "r"(b.y));
-}
 
 template <class Weights, int kTiles, int kColumnTiles>
 __global__ void __launch_bounds__(kMmaMaxWarps * 32) MmaProduct(Product p) {

@@ -72,13 +72,16 @@ __device__ __forceinline__ uint32_t ResultBits(float sum, bool f32) {
   if (f32) return bits;
   return (nan ? bits : bits + 0x7fffu + (bits >> 16 & 1)) >> 16;
 }
-__device__ __forceinline__ void StoreResult(const Product& p, int m, int64_t n, float sum) {
-  const uint32_t bits = ResultBits(sum, p.y_f32);
-  if (p.y_f32) {
-    static_cast<uint32_t*>(p.y)[m * p.y_pitch + n] = bits;
+__device__ __forceinline__ void StoreResult(void* y, bool f32, int64_t at, float sum) {
+  const uint32_t bits = ResultBits(sum, f32);
+  if (f32) {
+    static_cast<uint32_t*>(y)[at] = bits;
   } else {
-    static_cast<uint16_t*>(p.y)[m * p.y_pitch + n] = static_cast<uint16_t>(bits);
+    static_cast<uint16_t*>(y)[at] = static_cast<uint16_t>(bits);
   }
+}
+__device__ __forceinline__ void StoreResult(const Product& p, int m, int64_t n, float sum) {
+  StoreResult(p.y, p.y_f32, m * p.y_pitch + n, sum);
 }
 
 // Two results as BF16, in the low and the high half: one instruction where there is one, which

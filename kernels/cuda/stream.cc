@@ -2,6 +2,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/cuda/stream.h"
 
+#include <chrono>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
 #include "kernels/cuda/device_memory.h"
 #include "kernels/cuda/launch.h"
 
@@ -29,8 +33,8 @@ absl::StatusOr<Stream> MakeStream(int device, Priority priority) {
 absl::StatusOr<Event> MakeEvent(int device, EventKind kind) {
   if (absl::Status s = SetDevice(device); !s.ok()) return s;
   const unsigned flags =
-      kind == EventKind::kTimed
-          ? static_cast<unsigned>(cudaEventDefault)
+      kind == EventKind::kOrder
+          ? static_cast<unsigned>(cudaEventDisableTiming)
           : static_cast<unsigned>(cudaEventBlockingSync | cudaEventDisableTiming);
   cudaEvent_t raw = nullptr;
   if (absl::Status s =
@@ -41,12 +45,24 @@ absl::StatusOr<Event> MakeEvent(int device, EventKind kind) {
   return Event(device, raw);
 }
 
-absl::Status WaitQuietly(const Stream& stream, const Event& event) {
+absl::Status WaitQuietly(const Stream& stream, const Event& event, absl::Duration limit) {
   if (absl::Status s = CudaStatus(cudaEventRecord(event.get(), stream.get()), "cudaEventRecord");
       !s.ok()) {
     return s;
   }
-  return CudaStatus(cudaEventSynchronize(event.get()), "cudaEventSynchronize");
+  constexpr auto kSleep = std::chrono::microseconds(50);
+  const auto last = std::chrono::steady_clock::now() + absl::ToChronoNanoseconds(limit);
+  while (true) {
+    const absl::StatusOr<bool> ended = Ended(event.get());
+    if (!ended.ok()) return ended.status();
+    if (*ended) return absl::OkStatus();
+    if (std::chrono::steady_clock::now() > last) {
+      GiveUp(event.device());
+      return absl::UnavailableError(absl::StrCat("cuda:", event.device(), ": no answer within ",
+                                                 absl::FormatDuration(limit), "; given up"));
+    }
+    std::this_thread::sleep_for(kSleep);
+  }
 }
 
 }  // namespace fulcrum::cuda

@@ -7,6 +7,9 @@
 #include <utility>
 
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "kernels/cuda/device_memory.h"
+#include "kernels/cuda/wait.h"
 
 namespace fulcrum::cuda {
 
@@ -23,13 +26,14 @@ class Handle {
     return *this;
   }
   ~Handle() {
-    if (raw_ == nullptr) return;
+    if (raw_ == nullptr || GivenUp(device_)) return;
     cudaSetDevice(device_);
     kDestroy(raw_);
     cudaGetLastError();  // of a lost device; the next caller must not be given it
   }
 
   Raw get() const { return raw_; }
+  int device() const { return device_; }
 
  private:
   int device_ = 0;
@@ -37,18 +41,21 @@ class Handle {
 };
 using Stream = Handle<cudaStream_t, cudaStreamDestroy>;
 using Event = Handle<cudaEvent_t, cudaEventDestroy>;
+using GraphExec = Handle<cudaGraphExec_t, cudaGraphExecDestroy>;
 
 // Launches go before uploads and checksums wherever the device has a choice. No stream waits for
 // the legacy default stream.
 enum class Priority { kLaunches, kBackground };
 absl::StatusOr<Stream> MakeStream(int device, Priority priority);
 
-// kTimed: with a time, waited for by spinning (a launch's latency). kQuiet: without a time, the
-// waiting thread sleeps (uploads).
-enum class EventKind { kTimed, kQuiet };
+// kOrder: for streams to wait for and for the host to ask, by wait.h (launches). kQuiet: the
+// waiting thread sleeps (uploads). Neither keeps a time: that stalls its stream by 2 us (H200).
+enum class EventKind { kOrder, kQuiet };
 absl::StatusOr<Event> MakeEvent(int device, EventKind kind);
 
-// Waits, asleep, for everything that is in the stream now.
-absl::Status WaitQuietly(const Stream& stream, const Event& event);
+// Waits, asleep, for everything that is in the stream now. UNAVAILABLE after `limit`: the device is
+// given up.
+absl::Status WaitQuietly(const Stream& stream, const Event& event,
+                         absl::Duration limit = kHangLimit);
 
 }  // namespace fulcrum::cuda

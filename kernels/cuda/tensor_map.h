@@ -20,6 +20,11 @@ inline constexpr int kBoxK = kBoxBytes / 2;
 cudaError_t DescribeRows(const uint16_t* rows, int m, int64_t k, int64_t pitch, int box_rows,
                          CUtensorMap* map);
 
+// The same rows as slices of kBoxK elements, [K / kBoxK][m][kBoxK], in boxes of `box_slices` whole
+// slices of `box_rows` rows; rows and slices beyond the end read as zeros. k a multiple of kBoxK.
+cudaError_t DescribeSlices(const uint16_t* rows, int m, int64_t k, int64_t pitch, int box_rows,
+                           int box_slices, CUtensorMap* map);
+
 // [rows][k] bytes, k a multiple of 128, boxes of 128 bytes by `box_rows` rows; likewise.
 cudaError_t DescribeCodes(const std::byte* codes, int64_t rows, int64_t k, int box_rows,
                           CUtensorMap* map);

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string_view>
 
 #include "absl/status/status.h"
@@ -13,6 +14,13 @@
 namespace fulcrum {
 
 class ResidentWeight;
+
+// One more weight of a launch, of the same format and K, for the same rows.
+struct Sibling {
+  const ResidentWeight* weight = nullptr;
+  void* output = nullptr;    // [m, its N], in the launch's output_type
+  int64_t output_pitch = 0;  // elements, >= its N
+};
 
 // Everything one launch needs. Pointers are in the backend's own memory (host for CPU, device for
 // CUDA). Row m of the activations starts at activation_pitch * m elements; likewise the output.
@@ -25,6 +33,7 @@ struct ArmArgs {
   int64_t output_pitch = 0;  // elements, >= N
   int m = 0;                 // rows, 1 <= m <= the arm's rows_per_launch
   void* context = nullptr;   // backend's: a thread pool on CPU, a stream with workspace on CUDA
+  std::span<const Sibling> siblings = {};  // given only to arms that fuse
 };
 using ArmFn = absl::Status (*)(const ArmArgs&);
 
@@ -32,9 +41,10 @@ using ArmFn = absl::Status (*)(const ArmArgs&);
 enum DeviceCap : uint32_t {
   kCapNone = 0,
   kCapMma = 1u << 0,          // bf16 tensor cores (sm_80 and up)
-  kCapSm90a = 1u << 1,        // wgmma and bulk copies
+  kCapSm90a = 1u << 1,        // wgmma
   kCapBlockScaled = 1u << 2,  // block-scaled W8A8, and weights kept for it
   kCapImma = 1u << 3,         // integer tensor cores (sm_75 and up)
+  kCapBulkCopy = 1u << 4,     // bulk and tensor copies, programmatic launches (sm_90 and up)
 };
 
 inline constexpr int kAnyRows = 1 << 30;
@@ -51,6 +61,7 @@ struct Arm {
   bool even_pieces = false;   // pieces of ceil(m / pieces) rows instead of full ones and a rest
   Gate gate = {};             // the lever (and choice) that opens it; ungated arms are always open
   uint32_t needs = kCapNone;  // DeviceCap bits
+  bool fuses = false;         // takes siblings: one kernel for several weights
   ArmFn run = nullptr;
 
   bool Serves(WeightFormat f, Step step, int m) const {

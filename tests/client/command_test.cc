@@ -176,11 +176,15 @@ TEST_F(CommandTest, ProjectShowsWhatTheNodeRefused) {
 
 TEST_F(CommandTest, InfoHealthLoadUnload) {
   node_.info.set_node("n1");
-  node_.info.add_devices()->set_id("cpu:0");
+  v1::Device* const device = node_.info.add_devices();
+  device->set_id("cpu:0");
+  device->set_mma_model(v1::MMA_MODEL_NOT_FOLLOWED);
   const AppRun info = Run({"info", "--json"});
   ASSERT_EQ(info.exit, 0) << info.err;
   EXPECT_EQ(info.Json()["node"], "n1");
   EXPECT_EQ(info.Json()["devices"][0]["id"], "cpu:0");
+  EXPECT_EQ(info.Json()["devices"][0]["mma_model"], "not_followed");
+  EXPECT_NE(Run({"info"}).out.find("not_followed"), std::string::npos);
   EXPECT_EQ(Run({"health"}).out, "SERVING\n");
   EXPECT_EQ(Run({"health", "models/m/shards/none"}).exit, 1);
   v1::LoadShardRequest sent;

@@ -68,7 +68,9 @@ TEST(E4m3, RoundsToNearestEvenBetweenAllNeighbours) {
 
 TEST(E4m3, SaturatesAndKeepsNan) {
   EXPECT_EQ(F32ToE4m3(448), 0x7e);
+  EXPECT_EQ(F32ToE4m3(464), 0x7e);  // half a step above the largest value
   EXPECT_EQ(F32ToE4m3(465), 0x7e);
+  EXPECT_EQ(F32ToE4m3(1e3f), 0x7e);
   EXPECT_EQ(F32ToE4m3(-1e30f), 0xfe);
   EXPECT_EQ(F32ToE4m3(kInfinity), 0x7e);
   EXPECT_EQ(F32ToE4m3(-kInfinity), 0xfe);

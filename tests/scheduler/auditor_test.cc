@@ -112,6 +112,27 @@ TEST_F(AuditorTest, TheRateIsAShareAndW8A8IsNeverAudited) {
   EXPECT_LT(batches, 80);
 }
 
+// Where the emulator is not the device's model its bits are no reference, whatever the output is.
+TEST_F(AuditorTest, MmaIsNotAuditedOnADeviceThatDoesNotFollowTheModel) {
+  for (const auto& [probe, audits] :
+       {std::pair{MmaProbe{}, 50}, std::pair{MmaProbe{.outputs = 9, .agreeing = 9}, 50},
+        std::pair{MmaProbe{.outputs = 9, .agreeing = 8}, 0}}) {
+    FakeBackend device({.id = "fake:1", .description = "", .caps = kCapMma, .mma_probe = probe});
+    auto moved = std::make_shared<Shard>(*shard_);
+    moved->backend = &device;
+    shard_ = moved;
+    arm_.numerics = NumericsClass::kMma;
+    const int64_t before = observer_.totals().audits[AuditResult::kMatch];
+    Offer(Output(NumericsClass::kMma, DType::kF32), DType::kF32);
+    EXPECT_EQ(observer_.totals().audits[AuditResult::kMatch], before + audits);
+    // The other classes need no model.
+    arm_.numerics = NumericsClass::kExact;
+    Offer(Output(NumericsClass::kExact, DType::kF32), DType::kF32);
+    EXPECT_EQ(observer_.totals().audits[AuditResult::kMatch], before + audits + 50);
+  }
+  EXPECT_TRUE(observer_.totals().incidents.empty());
+}
+
 TEST_F(AuditorTest, WhatCannotBeHeldIsDroppedAndCounted) {
   auditor_ = std::make_unique<Auditor>(
       store_, observer_,

@@ -31,6 +31,9 @@ TEST(ProtoNames, WireNamesAreTheNodesNames) {
   for (NumericsClass v : kAllNumericsClasses) {
     ExpectSameName(v, "numerics_class_", &v1::NumericsClass_Name<v1::NumericsClass>);
   }
+  for (MmaModel v : kAllMmaModels) {
+    ExpectSameName(v, "mma_model_", &v1::MmaModel_Name<v1::MmaModel>);
+  }
   for (CloseReason v : kAllCloseReasons) {
     ExpectSameName(v, "close_reason_", &v1::CloseReason_Name<v1::CloseReason>);
   }

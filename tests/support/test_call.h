@@ -73,6 +73,10 @@ class TestCall : public Call {
   std::vector<std::vector<std::byte>> outputs;
 };
 
+inline double StageOf(const TestCall& call, Stage stage) {
+  return call.provenance.stages[static_cast<size_t>(stage)];
+}
+
 // Submits and checks that the scheduler took the call iff it says so.
 inline absl::Status Submit(Scheduler& scheduler, const std::shared_ptr<TestCall>& call) {
   std::shared_ptr<Call> given = call;

@@ -2,11 +2,13 @@
 // plain read of the same bytes in the same run. Usage: fulcrum_bench_cuda [--filter=TEXT]
 // [--m=1,8,16,32]
 // [--shape=NxK[,NxK...]] [--format=fp8|bf16] [--cold_mb=420] [--launches=60]
-// [--replays=9] [--peers]
+// [--replays=9] [--peers] [--programmatic] [--siblings=N[,N...]]
 // Weights rotate over copies of cold_mb together (several times the L2); a cell is the median over
 // replays of (replay time / launches). A few outputs of the first launch are checked against the
 // oracle, bit for bit, before the cell is printed; of a class without pinned bits many are, as a
 // mean. --peers: also what the vendor's library makes of the same weights, where it is found.
+// --programmatic: launches follow each other so, where the arm can. --siblings: further weights of
+// the same K in every launch, for arms that fuse.
 // SPDX-License-Identifier: Apache-2.0
 #include <cuda_runtime_api.h>
 
@@ -42,7 +44,8 @@ struct Options {
   std::vector<std::pair<int64_t, int64_t>> shapes = {
       {17408, 5120}, {5120, 17408}, {6144, 5120}, {5120, 6144}, {1024, 5120}};
   int cold_mb = 420, launches = 60, replays = 9;
-  bool peers = false;
+  bool peers = false, programmatic = false;
+  std::vector<int64_t> siblings;
 };
 
 bool Parse(int argc, char** argv, Options* options) {
@@ -58,6 +61,13 @@ bool Parse(int argc, char** argv, Options* options) {
       if (ok) options->format = *format;
     } else if (part[0] == "--peers") {
       options->peers = true;
+    } else if (part[0] == "--programmatic") {
+      options->programmatic = true;
+    } else if (part[0] == "--siblings") {
+      for (const auto text : absl::StrSplit(value, ',')) {
+        ok = absl::SimpleAtoi(text, &options->siblings.emplace_back()) &&
+             options->siblings.back() > 0 && ok;
+      }
     } else if (part[0] == "--cold_mb") {
       ok = absl::SimpleAtoi(value, &options->cold_mb) && options->cold_mb > 0;
     } else if (part[0] == "--launches") {
@@ -180,8 +190,17 @@ bool BenchPeers(std::span<const cuda::CudaWeight* const> weights, const WeightSo
 bool BenchShape(Backend& backend, const WeightSpec& spec, const Options& options) {
   const int sm_count = backend.device().compute_units;
   const BenchWeight source(spec, 1);
-  const int64_t bytes = backend.ResidentBytes(spec);
+  std::vector<BenchWeight> sibling_sources;
+  int64_t bytes = backend.ResidentBytes(spec), most_n = spec.n;
+  for (const int64_t n : options.siblings) {
+    WeightSpec sibling = spec;
+    sibling.n = n;
+    bytes += backend.ResidentBytes(sibling);
+    most_n = std::max(most_n, n);
+    sibling_sources.emplace_back(sibling, 2);
+  }
   std::vector<std::shared_ptr<ResidentWeight>> copies;
+  std::vector<std::vector<std::shared_ptr<ResidentWeight>>> sibling_copies;
   const int64_t wanted =
       std::max<int64_t>(2, (int64_t{options.cold_mb} * 1000000 + bytes - 1) / bytes);
   while (static_cast<int64_t>(copies.size()) < wanted) {
@@ -191,6 +210,15 @@ bool BenchShape(Backend& backend, const WeightSpec& spec, const Options& options
       return false;
     }
     copies.push_back(*std::move(copy));
+    auto& others = sibling_copies.emplace_back();
+    for (const BenchWeight& sibling : sibling_sources) {
+      auto other = backend.Upload(sibling);
+      if (!other.ok()) {
+        std::fprintf(stderr, "%s\n", other.status().ToString().c_str());
+        return false;
+      }
+      others.push_back(*std::move(other));
+    }
   }
   const auto weight = [&](int i) {
     return static_cast<const cuda::CudaWeight*>(
@@ -198,7 +226,7 @@ bool BenchShape(Backend& backend, const WeightSpec& spec, const Options& options
   };
 
   const DeviceBytes sink(4);
-  const int64_t code_bytes = weight(0)->layout().code_bytes();
+  int64_t code_bytes = weight(0)->layout().code_bytes();
   double floor_us = 0;
   std::string_view floor_name;
   for (const ReadKernel& kernel : ReadKernels()) {
@@ -218,26 +246,28 @@ bool BenchShape(Backend& backend, const WeightSpec& spec, const Options& options
               std::string(Name(spec.format)).c_str(), static_cast<double>(code_bytes) * 1e-6,
               floor_us, std::string(floor_name).c_str());
 
+  // Read apart for the floor, so siblings are only counted from here on.
+  for (const auto& sibling : sibling_copies.front()) {
+    code_bytes += static_cast<const cuda::CudaWeight&>(*sibling).layout().code_bytes();
+  }
   const int64_t pitch = cuda::PaddedK(spec.k);
   const int most = std::max(32, *std::max_element(options.rows.begin(), options.rows.end()));
   constexpr int kSpareRows = 3;  // a peer rounds M up
   const std::vector<uint16_t> x = Activations(most + kSpareRows, spec.k, pitch);
   const DeviceBytes device_x(x.size() * 2);
   const DeviceBytes y(static_cast<size_t>((most + kSpareRows) * spec.n) * 4);
+  const DeviceBytes sibling_y(static_cast<size_t>(most * most_n) * 4);
   const DeviceBytes workspace(cuda::kWorkspaceBytes, cuda::kWorkspaceClean);
   const DeviceBytes scratch(cuda::kScratchBytes);
   if (workspace.data == nullptr || scratch.data == nullptr || y.data == nullptr ||
-      device_x.data == nullptr || sink.data == nullptr) {
+      sibling_y.data == nullptr || device_x.data == nullptr || sink.data == nullptr) {
     return false;
   }
   if (!Ok(cudaMemcpy(device_x.data, x.data(), x.size() * 2, cudaMemcpyHostToDevice), "copy")) {
     return false;
   }
-  int max_shared_bytes = 0;
-  if (!Ok(cudaDeviceGetAttribute(&max_shared_bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, 0),
-          "cudaDeviceGetAttribute")) {
-    return false;
-  }
+  const absl::StatusOr<cuda::CudaContext> facts = cuda::ContextOf(0, backend.device());
+  if (!facts.ok()) return false;
   bool ok = true;
   for (const Arm& arm : backend.ladder()) {
     if (arm.format != spec.format || (arm.needs & ~backend.device().caps) != 0 ||
@@ -246,15 +276,20 @@ bool BenchShape(Backend& backend, const WeightSpec& spec, const Options& options
     }
     for (const int m : options.rows) {
       if (m < arm.m_min || m > arm.m_max || m > arm.rows_per_launch) continue;
-      cuda::CudaContext context = {.sm_count = sm_count,
-                                   .has_wgmma = (backend.device().caps & kCapSm90a) != 0,
-                                   .max_shared_bytes = max_shared_bytes,
-                                   .workspace = static_cast<std::byte*>(workspace.data),
-                                   .workspace_bytes = cuda::kWorkspaceBytes,
-                                   .scratch = static_cast<std::byte*>(scratch.data),
-                                   .scratch_bytes = cuda::kScratchBytes};
+      cuda::CudaContext context = *facts;
+      context.workspace = static_cast<std::byte*>(workspace.data);
+      context.workspace_bytes = cuda::kWorkspaceBytes;
+      context.scratch = static_cast<std::byte*>(scratch.data);
+      context.scratch_bytes = cuda::kScratchBytes;
       const auto run = [&](int i, cudaStream_t stream, DType type) {
         context.stream = stream;
+        context.programmatic = options.programmatic && stream != nullptr && i > 0;
+        std::vector<Sibling> siblings;
+        if (arm.fuses) {
+          for (const auto& other : sibling_copies[static_cast<size_t>(i) % copies.size()]) {
+            siblings.push_back({other.get(), sibling_y.data, other->spec().n});
+          }
+        }
         const absl::Status status = arm.run({.weight = weight(i),
                                              .activations = device_x.data,
                                              .activation_pitch = pitch,
@@ -262,7 +297,8 @@ bool BenchShape(Backend& backend, const WeightSpec& spec, const Options& options
                                              .output_type = type,
                                              .output_pitch = spec.n,
                                              .m = m,
-                                             .context = &context});
+                                             .context = &context,
+                                             .siblings = siblings});
         if (!status.ok()) std::fprintf(stderr, "%s\n", status.ToString().c_str());
         return status.ok();
       };

@@ -216,9 +216,9 @@ absl::Status BreakOff(const ArmArgs& args) {
 }
 absl::Status ShowWorkspace(const ArmArgs& args) {
   const auto& context = *static_cast<const CudaContext*>(args.context);
-  return CudaStatus(cudaMemcpyAsync(args.output, context.workspace, 4096, cudaMemcpyDeviceToDevice,
-                                    context.stream),
-                    "copy of the workspace");
+  return CudaStatus(
+      cudaMemcpyAsync(args.output, context.workspace, 4096, cudaMemcpyDefault, context.stream),
+      "copy of the workspace");
 }
 
 TEST(CudaBackend, AFailedLaunchThatIsNotStickyLeavesTheDeviceHealthyAndTheWorkspaceClean) {

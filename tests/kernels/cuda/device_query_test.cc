@@ -15,9 +15,9 @@ TEST(Capabilities, FollowTheArchitecture) {
   EXPECT_EQ(Capabilities(7, 5), static_cast<uint32_t>(kCapImma));
   EXPECT_EQ(Capabilities(8, 0), kCapImma | kCapMma);
   EXPECT_EQ(Capabilities(8, 9), kCapImma | kCapMma);
-  EXPECT_EQ(Capabilities(9, 0), kCapImma | kCapMma | kCapSm90a);
-  EXPECT_EQ(Capabilities(10, 0), kCapImma | kCapMma);
-  EXPECT_EQ(Capabilities(12, 0), kCapImma | kCapMma);
+  EXPECT_EQ(Capabilities(9, 0), kCapImma | kCapMma | kCapSm90a | kCapBulkCopy);
+  EXPECT_EQ(Capabilities(10, 0), kCapImma | kCapMma | kCapBulkCopy);
+  EXPECT_EQ(Capabilities(12, 0), kCapImma | kCapMma | kCapBulkCopy);
 }
 
 TEST(QueryDevices, AMachineWithoutADeviceHasAnEmptyListNotAnError) {

@@ -59,16 +59,14 @@ class W8A8Test : public ::testing::Test {
     EXPECT_EQ(cudaMemcpy(scales_.data(), scales.data(), scales_.size(), cudaMemcpyDefault),
               cudaSuccess);
     EXPECT_EQ(cudaMemset(output_.data(), 0xff, output_.size()), cudaSuccess);
-    CudaContext context = {.sm_count = cuda_.backend->device().compute_units, .has_wgmma = true};
-    EXPECT_EQ(cudaDeviceGetAttribute(&context.max_shared_bytes,
-                                     cudaDevAttrMaxSharedMemoryPerBlockOptin, 0),
-              cudaSuccess);
+    absl::StatusOr<CudaContext> context = ContextOf(0, cuda_.backend->device());
+    EXPECT_TRUE(context.ok()) << context.status();
     EXPECT_EQ(MultiplyCodes({.weight = weight_.get(),
                              .output = output_.data(),
                              .output_type = DType::kF32,
                              .output_pitch = kN,
                              .m = kM,
-                             .context = &context},
+                             .context = &*context},
                             Quantised(), tile),
               cudaSuccess);
     std::vector<float> values(kM * kN);

@@ -1,0 +1,25 @@
+// How block_product.cuh deals a small product out. Nothing here can change a bit of the result.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "kernels/cuda/stream_plan.h"
+
+namespace fulcrum::cuda {
+
+// `ranks` thread blocks share the tiles of a group, each with its own K segments. A warp works on
+// one block of 128 K of one tile at a time.
+struct BlockPlan {
+  int ranks = 0;  // 0: not for a product of this size
+  int rank_segments = 0;
+  int groups = 0, group_tiles = 0;
+  int warps = 0;
+  int shared_bytes = 0;
+
+  int thread_blocks() const { return ranks * groups; }
+};
+
+inline constexpr int kBlockMaxWarps = 20;
+
+BlockPlan PlanBlocks(const StreamShape& shape, const StreamDevice& device);
+
+}  // namespace fulcrum::cuda

@@ -1,0 +1,20 @@
+// Division by a number that is known when a kernel is launched: a multiplication.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+namespace fulcrum::cuda {
+
+// Of numbers below 2^20, by less than 2^12.
+struct Divider {
+  uint32_t by, magic;
+  explicit Divider(int divisor)
+      : by(static_cast<uint32_t>(divisor)),
+        magic(static_cast<uint32_t>((uint64_t{1} << 32) / by + 1)) {}
+  __device__ __forceinline__ int operator()(int a) const {
+    return by == 1 ? a : static_cast<int>(__umulhi(static_cast<uint32_t>(a), magic));
+  }
+};
+
+}  // namespace fulcrum::cuda

@@ -1,0 +1,33 @@
+// Launching a kernel with its dynamic shared memory, programmatically where that is allowed
+// (launch.h, CudaContext::programmatic; grid_order.cuh).
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+namespace fulcrum::cuda {
+
+struct KernelGrid {
+  int thread_blocks = 0;
+  int threads = 0;       // of a thread block
+  int shared_bytes = 0;  // dynamic, of a thread block
+  bool programmatic = false;
+};
+
+template <class... Parameters, class... Arguments>
+cudaError_t LaunchKernel(void (*kernel)(Parameters...), const KernelGrid& grid, cudaStream_t stream,
+                         const Arguments&... arguments) {
+  cudaLaunchAttribute attribute = {};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3(static_cast<unsigned>(grid.thread_blocks));
+  config.blockDim = dim3(static_cast<unsigned>(grid.threads));
+  config.dynamicSmemBytes = static_cast<size_t>(grid.shared_bytes);
+  config.stream = stream;
+  config.attrs = &attribute;
+  config.numAttrs = grid.programmatic ? 1 : 0;
+  return cudaLaunchKernelEx(&config, kernel, Parameters(arguments)...);
+}
+
+}  // namespace fulcrum::cuda

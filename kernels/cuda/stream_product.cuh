@@ -1,0 +1,326 @@
+// Class mma for fp8 and bf16 (order.h) on sm_90 and later, at the speed of the read: one pass over
+// the weights for 1 to 32 columns, and over several weights that share their activations.
+//
+// A warp works on one unit (a K segment of a tile of 16 rows) at a time: its blocks come one after
+// the other through the warp's ring in shared memory, brought by the thread block's producer warps;
+// they are the A operand of mma.m16n8k16, the activations, which stay in shared memory, the B
+// operand. The fold is in registers. Units of tiles that other thread blocks finish come first, so
+// that their sums (meeting.cuh) are there long before they are needed; sums of own units meet in
+// shared memory.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <span>
+
+#include "kernels/cuda/divider.cuh"
+#include "kernels/cuda/grid_order.cuh"
+#include "kernels/cuda/hopper.cuh"
+#include "kernels/cuda/kernel_launch.h"
+#include "kernels/cuda/meeting.cuh"
+#include "kernels/cuda/mma_step.cuh"
+#include "kernels/cuda/ring.cuh"
+#include "kernels/cuda/stream_plan.h"
+#include "kernels/cuda/targets.cuh"
+#include "kernels/cuda/tensor_map.h"
+
+namespace fulcrum::cuda {
+
+inline constexpr int kStreamThreads = (kStreamMaxWarps + kStreamProducers) * 32;
+
+struct StreamArgs : TargetLaunch {
+  StreamPlan plan;
+  Divider by_ranks = Divider(1), by_rank_segments = Divider(1);
+};
+
+// The units of one thread block, counted in the order they are worked on: others' first.
+struct StreamUnits {
+  int first, count;  // units of this rank, tile by tile
+  int own_first, own_count;
+  int first_own_tile, own_tiles;
+
+  __device__ __forceinline__ StreamUnits(const StreamArgs& p, int group, int rank) {
+    const StreamPlan& plan = p.plan;
+    first = group * plan.group_units + min(group, plan.longer_groups);
+    count = plan.group_units + (group < plan.longer_groups ? 1 : 0);
+    // A tile is its group's that has its last unit; a group's tiles are dealt out to the ranks.
+    const int tile = p.by_rank_segments(first);
+    const int tiles = p.by_rank_segments(first + count) - tile;
+    first_own_tile = tile + p.by_ranks(tiles * rank);
+    const int end = tile + p.by_ranks(tiles * (rank + 1));
+    own_tiles = end - first_own_tile;
+    own_first = max(first_own_tile * plan.rank_segments, first);
+    own_count = max(end * plan.rank_segments - own_first, 0);
+  }
+  __device__ __forceinline__ bool Owns(int unit) const {
+    return unit >= own_first && unit < own_first + own_count;
+  }
+  __device__ __forceinline__ int operator[](int i) const {
+    const int unit =
+        i < count - own_count ? own_first + own_count + i : own_first + i - count + own_count;
+    return unit < first + count ? unit : unit - count;
+  }
+};
+
+template <class Quarter, int kTiles>
+struct StreamProduct {
+  static constexpr int kBlockBytes = Quarter::kBlockBytes;
+  static constexpr int kTileX = 8 * 64 * 2;       // a column tile's half block of activations
+  static constexpr int kHalfX = kTiles * kTileX;  // 64 K
+  static constexpr int kBlockX = 2 * kHalfX;
+
+  const StreamArgs& p;
+  const StreamUnits units;
+  const int rank, lane, warp;
+  // Shared memory: activations, rings, sums, barriers.
+  const uint32_t x, rings, full, empty, x_full;
+  float4* const sums;  // [own unit][column tile][thread]
+
+  __device__ __forceinline__ StreamProduct(const StreamArgs& args, std::byte* shared, int group,
+                                           int rank_)
+      : p(args),
+        units(args, group, rank_),
+        rank(rank_),
+        lane(static_cast<int>(threadIdx.x) % 32),
+        warp(__shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32, 0)),
+        x(SharedAddress(shared)),
+        rings(x + p.plan.rank_segments * p.segment_blocks * kBlockX),
+        full(rings + p.plan.warps * p.plan.stages * kBlockBytes +
+             p.plan.own_units * kTiles * 32 * 16),
+        empty(full + p.plan.warps * p.plan.stages * 8),
+        x_full(empty + p.plan.warps * p.plan.stages * 8),
+        sums(reinterpret_cast<float4*>(shared + (rings - x) +
+                                       p.plan.warps * p.plan.stages * kBlockBytes)) {}
+
+  // A unit's tile (of the launch's part), first block and number of blocks.
+  __device__ __forceinline__ int TileOf(int unit) const { return p.by_rank_segments(unit); }
+  __device__ __forceinline__ int SegmentOf(int unit) const {  // of this rank's
+    return unit - TileOf(unit) * p.plan.rank_segments;
+  }
+  __device__ __forceinline__ int FirstBlock(int segment) const {
+    return (rank * p.plan.rank_segments + segment) * p.segment_blocks;
+  }
+  __device__ __forceinline__ int Blocks(int segment) const {
+    return min(p.segment_blocks, p.blocks - FirstBlock(segment));
+  }
+  // Brings the weights of warps `first`, `first` + kStreamProducers, ..., a lane each.
+  __device__ __forceinline__ void Produce(int first) {
+    const int served = first + kStreamProducers * lane;
+    const bool on = served < p.plan.warps;
+    const int stages = p.plan.stages;
+    const uint32_t ring = rings + served * stages * kBlockBytes;
+    const uint32_t ring_full = full + served * stages * 8, ring_empty = empty + served * stages * 8;
+    const uint64_t policy = ReadOnce();
+    int item = on ? served : units.count, left = 0;
+    const std::byte* next = nullptr;
+    const auto aim = [&] {
+      if (item >= units.count) return;
+      const int unit = units[item], segment = SegmentOf(unit);
+      left = Blocks(segment);
+      next = p.Codes(TileOf(unit), FirstBlock(segment), kBlockBytes);
+    };
+    const auto ask = [&](int stage) {
+      BarrierExpect(ring_full + 8 * stage, kBlockBytes);
+      BulkCopy(ring + stage * kBlockBytes, next, kBlockBytes, ring_full + 8 * stage, policy);
+      next += kPanelTiles * kBlockBytes;
+      if (--left == 0) {
+        item += p.plan.warps;
+        aim();
+      }
+    };
+    aim();
+    if (on) {
+      for (int i = 0; i < stages; ++i) {
+        BarrierInit(ring_full + 8 * i, 1);
+        BarrierInit(ring_empty + 8 * i, 1);
+      }
+      BarriersReady();
+      for (int i = 0; i < stages && item < units.count; ++i) ask(i);
+    }
+    __syncwarp();
+    __syncthreads();
+    Ring at;
+    while (item < units.count) {
+      BarrierWait(ring_empty + 8 * at.stage, at.phase);
+      ask(at.stage);
+      at.Next(stages);
+    }
+  }
+
+  __device__ __forceinline__ void LoadActivations(const CUtensorMap* map) const {
+    for (int s = 0; s < p.plan.rank_segments; ++s) BarrierInit(x_full + 8 * s, 1);
+    BarriersReady();
+    WaitForPreviousGrid();
+    for (int s = 0; s < p.plan.rank_segments; ++s) {
+      BarrierExpect(x_full + 8 * s, p.segment_blocks * kBlockX);
+      TensorCopySlices(x + s * p.segment_blocks * kBlockX, map, FirstBlock(s) * 2, x_full + 8 * s);
+    }
+  }
+
+  __device__ __forceinline__ float Scale(int unit) const {  // of block `lane`
+    if constexpr (!Quarter::kScaled) return 1.0f;
+    const int segment = SegmentOf(unit);
+    return lane < Blocks(segment) ? __ldg(p.Scales(TileOf(unit), FirstBlock(segment)) + lane)
+                                  : 0.0f;
+  }
+
+  // All units of this warp, one after the other.
+  __device__ __forceinline__ void Compute() {
+    const int stages = p.plan.stages;
+    const uint32_t ring = rings + warp * stages * kBlockBytes + lane * 16;
+    const uint32_t ring_full = full + warp * stages * 8, ring_empty = empty + warp * stages * 8;
+    // Where ldmatrix finds this lane's row of 8 elements: rows are 128 bytes, swizzled.
+    const uint32_t row_x = x + lane % 8 * 128;
+    const uint32_t chunk[2] = {static_cast<uint32_t>((lane / 8) ^ (lane % 8)) << 4,
+                               static_cast<uint32_t>((lane / 8 + 4) ^ (lane % 8)) << 4};
+    float next_scale = warp < units.count ? Scale(units[warp]) : 0.0f;
+    __syncthreads();
+    WaitForPreviousGrid();
+    Ring at;
+    for (int item = warp; item < units.count; item += p.plan.warps) {
+      const int unit = units[item], segment = SegmentOf(unit), blocks = Blocks(segment);
+      const float scale = next_scale;
+      if (item + p.plan.warps < units.count) next_scale = Scale(units[item + p.plan.warps]);
+      uint32_t block_x = row_x + segment * p.segment_blocks * kBlockX;
+      float outer[kTiles][4] = {};
+      BarrierWait(x_full + 8 * segment, 0);
+#pragma unroll 1
+      for (int block = 0; block < blocks; ++block, block_x += kBlockX) {
+        BarrierWait(ring_full + 8 * at.stage, at.phase);
+        const uint32_t stage = ring + at.stage * kBlockBytes;
+        Quarter quarters[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) quarters[i].LoadShared(stage, i);
+        float inner[kTiles][4] = {};
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const StepPairs even = quarters[i].Step(0), odd = quarters[i].Step(1);
+          if (i == 3) {
+            __syncwarp();
+            if (lane == 0) BarrierArrive(ring_empty + 8 * at.stage);
+          }
+#pragma unroll
+          for (int t = 0; t < kTiles; ++t) {
+            const uint4 columns =
+                LoadMatrices(block_x + i / 2 * kHalfX + t * kTileX + chunk[i % 2]);
+            Mma(inner[t], even, make_uint2(columns.x, columns.y));
+            Mma(inner[t], odd, make_uint2(columns.z, columns.w));
+          }
+        }
+        const float block_scale = Quarter::kScaled ? __shfl_sync(~0u, scale, block) : 1.0f;
+#pragma unroll
+        for (int t = 0; t < kTiles; ++t) {
+#pragma unroll
+          for (int e = 0; e < 4; ++e) {
+            outer[t][e] = __fmaf_rn(block_scale, inner[t][e], outer[t][e]);
+          }
+        }
+        at.Next(stages);
+      }
+      Leave(unit, outer);
+    }
+  }
+
+  __device__ __forceinline__ void Leave(int unit, const float (&outer)[kTiles][4]) const {
+    if (units.Owns(unit)) {
+#pragma unroll
+      for (int t = 0; t < kTiles; ++t) {
+        sums[((unit - units.own_first) * kTiles + t) * 32 + lane] =
+            make_float4(outer[t][0], outer[t][1], outer[t][2], outer[t][3]);
+      }
+    } else {
+      const int segment = rank * p.plan.rank_segments + SegmentOf(unit);
+#pragma unroll
+      for (int t = 0; t < kTiles; ++t) {
+        LeaveSum<kTiles>(p, TileOf(unit), segment, t, lane, outer[t]);
+      }
+    }
+  }
+
+  // A warp a column tile of an own tile.
+  __device__ __forceinline__ void Finish() const {
+    for (int item = warp; item < units.own_tiles * kTiles; item += p.plan.warps) {
+      const int tile = units.first_own_tile + item / kTiles, column_tile = item % kTiles;
+      FinishTile<kTiles>(p, tile, column_tile, lane, [&](int segment) -> const float4* {
+        const int local = segment - rank * p.plan.rank_segments;
+        const int unit = tile * p.plan.rank_segments + local;
+        // A tile's first units can be those of the group before.
+        if (local < 0 || local >= p.plan.rank_segments || unit < units.own_first) return nullptr;
+        return sums + ((unit - units.own_first) * kTiles + column_tile) * 32 + lane;
+      });
+    }
+  }
+};
+
+template <class Quarter, int kTiles>
+__global__ void __launch_bounds__(kStreamThreads, 1)
+    StreamKernel(const __grid_constant__ StreamArgs p, const __grid_constant__ CUtensorMap map) {
+#if __CUDA_ARCH__ >= 900
+  extern __shared__ __align__(1024) std::byte shared[];
+  LetNextGridStart();
+  const int group = p.by_ranks(static_cast<int>(blockIdx.x));
+  StreamProduct<Quarter, kTiles> product(p, shared, group,
+                                         static_cast<int>(blockIdx.x) - group * p.plan.ranks);
+  if (product.warp >= p.plan.warps) {
+    product.Produce(product.warp - p.plan.warps);
+    return;
+  }
+  if (threadIdx.x == 0) product.LoadActivations(&map);
+  product.Compute();
+  NamedBarrier(1, p.plan.warps * 32);  // the producers are gone
+  product.Finish();
+#endif
+}
+
+// m <= 8 kTiles. False in `serves`, and nothing launched, where this kernel cannot serve.
+template <class Quarter, int kTiles>
+cudaError_t LaunchStream(const Product& p, std::span<const Target> targets,
+                         const CudaContext& context, bool* serves) {
+  StreamArgs args;
+  Fill(p, targets, context, &args);
+  const int tiles = TilesOf(targets);
+  // As many tiles at a time as the workspace holds sums of, and shared memory own sums.
+  int at_once = static_cast<int>(std::min<int64_t>(
+      tiles, context.workspace_bytes / (int64_t{p.segments} * kTiles * kMeetingBytes)));
+  const StreamDevice device = {context.sm_count, context.max_shared_bytes};
+  StreamShape shape = {.tiles = at_once,
+                       .segment_blocks = p.segment_blocks,
+                       .segments = p.segments,
+                       .column_tiles = kTiles,
+                       .block_bytes = Quarter::kBlockBytes};
+  while (PlanStream(shape, device).ranks == 0 && at_once > context.sm_count) {
+    at_once = shape.tiles = (at_once + 1) / 2;
+  }
+  *serves = context.has_bulk_copies && PlanStream(shape, device).ranks > 0;
+  if (!*serves) return cudaSuccess;
+
+  CUtensorMap map;
+  if (const cudaError_t error = DescribeSlices(p.x, p.m, int64_t{p.blocks} * kBlockK, p.x_pitch,
+                                               kTiles * kMmaColumns, 2 * p.segment_blocks, &map);
+      error != cudaSuccess) {
+    return error;
+  }
+  const auto kernel = &StreamKernel<Quarter, kTiles>;
+  for (args.first_tile = 0; args.first_tile < tiles; args.first_tile += at_once) {
+    shape.tiles = std::min(at_once, tiles - args.first_tile);
+    args.plan = PlanStream(shape, device);
+    args.by_ranks = Divider(args.plan.ranks);
+    args.by_rank_segments = Divider(args.plan.rank_segments);
+    if (const cudaError_t error = AllowShared(kernel, args.plan.shared_bytes);
+        error != cudaSuccess) {
+      return error;
+    }
+    const KernelGrid grid = {.thread_blocks = args.plan.thread_blocks(),
+                             .threads = (args.plan.warps + kStreamProducers) * 32,
+                             .shared_bytes = args.plan.shared_bytes,
+                             .programmatic = context.programmatic};
+    if (const cudaError_t error = LaunchKernel(kernel, grid, context.stream, args, map);
+        error != cudaSuccess) {
+      return error;
+    }
+  }
+  return cudaSuccess;
+}
+
+}  // namespace fulcrum::cuda

@@ -1,0 +1,93 @@
+// The load's thread and its report. See initial_load.h.
+// SPDX-License-Identifier: Apache-2.0
+#include "service/initial_load.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+
+namespace fulcrum::service {
+namespace {
+
+absl::Status Outcome(const LoadSummary& summary) {
+  if (summary.stopped) return absl::CancelledError("the node stopped while it loaded");
+  if (summary.failed.empty()) return absl::OkStatus();
+  const LoadSummary::Failed& first = summary.failed.front();
+  const size_t more = summary.failed.size() - 1;
+  return absl::Status(first.status.code(),
+                      absl::StrCat("cannot load ", first.name, ": ", first.status.message(),
+                                   more == 0 ? "" : absl::StrCat(" (and ", more, " more failed)")));
+}
+
+}  // namespace
+
+InitialLoad::InitialLoad(const Config& config, ShardLoader& loader, NodeHealth& health,
+                         const Logger& log, std::function<void(const absl::Status& why)> on_failure)
+    : config_(config),
+      loader_(loader),
+      health_(health),
+      log_(log),
+      on_failure_(std::move(on_failure)) {}
+
+InitialLoad::~InitialLoad() {
+  RequestStop();
+  Join();
+}
+
+void InitialLoad::Start() {
+  thread_ = std::thread([this] { Run(); });
+}
+
+void InitialLoad::Join() {
+  if (thread_.joinable()) thread_.join();
+}
+
+absl::Status InitialLoad::Await() const {
+  absl::MutexLock lock(&mu_);
+  while (!status_) ended_.Wait(&mu_);
+  return *status_;
+}
+
+void InitialLoad::Run() {
+  const absl::Time begin = absl::Now();
+  const LoadSummary summary = loader_.LoadAll(
+      config_.models,
+      [this](const LoadProgress& progress) {
+        if (progress.status.ok()) {
+          log_.Debug("loaded", {{"name", progress.name},
+                                {"done", progress.done},
+                                {"of", progress.total},
+                                {"seconds", progress.took}});
+        } else {
+          log_.Error("load failed", {{"name", progress.name}, {"error", progress.status}});
+        }
+      },
+      stop_);
+  for (const LoadSummary::Skipped& skipped : summary.skipped) {
+    log_.Debug("tensor not served",
+               {{"model", skipped.model}, {"tensor", skipped.tensor}, {"reason", skipped.reason}});
+  }
+  absl::Status outcome = Outcome(summary);
+  if (outcome.ok()) {
+    health_.SetLoaded();
+    if (summary.loaded == 0) {
+      log_.Warn("no shard is configured",
+                {{"hint", config_.weight_roots.empty()
+                              ? "this node can answer no call: set models, or "
+                                "weight_roots for LoadShard"
+                              : "calls are answered once LoadShard was called"}});
+    }
+    log_.Info("serving", {{"shards", summary.loaded},
+                          {"resident_bytes", summary.resident_bytes},
+                          {"skipped_tensors", summary.skipped.size()},
+                          {"seconds", absl::Now() - begin}});
+  } else if (!summary.stopped) {
+    on_failure_(outcome);
+  }
+  absl::MutexLock lock(&mu_);
+  status_ = std::move(outcome);
+  ended_.SignalAll();
+}
+
+}  // namespace fulcrum::service
