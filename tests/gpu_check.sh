@@ -45,6 +45,7 @@ else
   echo "skipped memcheck and initcheck: no compute-sanitizer here"
 fi
 check "benchmark" 240 "$bin/fulcrum_bench_cuda"
-grep -E 'one read of|^(w8a16|dense)' "$report" || true
+check "prefill" 120 "$bin/fulcrum_bench_cuda" --m=512,1193 --launches=30 --peers
+grep -E 'one read of|^(w8a|dense|peer|our)|with our' "$report" || true
 echo "$passed passed, $failed failed; report in $report"
 exit $((failed > 0))

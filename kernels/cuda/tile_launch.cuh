@@ -18,31 +18,22 @@ struct TilePlan {
   int column_tiles;  // of activations; neighbours of one launch read the same weights
   int tiles;         // column tiles times what a cluster has of weights
   int stages;        // of the ring
-  int first_group;   // of weights: what a cluster has of them at a time
 };
-
-// How a launch of clusters is described; `cluster` must outlive it.
-inline cudaLaunchConfig_t ClusterConfig(int size, int clusters, int shared, cudaStream_t stream,
-                                        cudaLaunchAttribute* cluster) {
-  *cluster = {};
-  cluster->id = cudaLaunchAttributeClusterDimension;
-  cluster->val.clusterDim = {static_cast<unsigned>(size), 1, 1};
-  cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(static_cast<unsigned>(clusters * size));
-  config.blockDim = dim3(kTileThreads);
-  config.dynamicSmemBytes = static_cast<size_t>(shared);
-  config.stream = stream;
-  config.attrs = cluster;
-  config.numAttrs = 1;
-  return config;
-}
 
 // A launch of `clusters` clusters of `size` thread blocks.
 template <class... Parameters, class... Arguments>
 cudaError_t LaunchClusters(void (*kernel)(Parameters...), int size, int clusters, int shared,
                            cudaStream_t stream, const Arguments&... arguments) {
-  cudaLaunchAttribute cluster;
-  const cudaLaunchConfig_t config = ClusterConfig(size, clusters, shared, stream, &cluster);
+  cudaLaunchAttribute cluster = {};
+  cluster.id = cudaLaunchAttributeClusterDimension;
+  cluster.val.clusterDim = {static_cast<unsigned>(size), 1, 1};
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3(static_cast<unsigned>(clusters * size));
+  config.blockDim = dim3(kTileThreads);
+  config.dynamicSmemBytes = static_cast<size_t>(shared);
+  config.stream = stream;
+  config.attrs = &cluster;
+  config.numAttrs = 1;
   return cudaLaunchKernelEx(&config, kernel, arguments...);
 }
 

@@ -2,12 +2,12 @@
 // prefill.
 //
 // A thread block multiplies two panels (128 rows) with 64 or 128 columns at a time, a warpgroup a
-// panel; a third copies. Weights become BF16 in registers and are the A operand, activations come
-// through a tensor map into shared memory, shared by both warpgroups and by the thread blocks of a
-// cluster: each copies its share of them to all, since what is read from the L2 is the next bound.
-// Weights are decoded while those before are multiplied, and one warpgroup folds while the other
-// multiplies. Sums of earlier segments wait in shared memory. Thread blocks stay and take tile
-// after tile, so the ring is full when the next begins; neighbours have the same weights.
+// panel; a third copies. Weights become BF16 in registers and are the A operand, activations
+// come through a tensor map into shared memory, shared by both warpgroups and by both thread blocks
+// of a cluster: each copies half of them to both, which halves what is read from the L2, the next
+// bound. Sums of earlier segments wait in shared memory. Thread blocks stay and take tile after
+// tile, so the ring is full when the next begins; neighbours have the same weights. (On an H200 a
+// block takes 1570 cycles, of which the products are 1024: decoding and folding are not hidden.)
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -20,38 +20,32 @@
 
 namespace fulcrum::cuda {
 
-inline constexpr int kTileCluster = 4;  // thread blocks that share activations
-inline constexpr int kTilePanels = 2;   // of a thread block
-// A stage of the ring is half a block of K: smaller ones leave the ring sooner, and of larger ones
-// too few would fit beside the sums.
-inline constexpr int kPartSteps = 4;
-inline constexpr int kParts = 8 / kPartSteps;
-static_assert(kPartSteps * kStepK == kBoxK);
-
-// How a part of a tile in shared memory becomes the A operand: four registers a step.
+// What a stage of the ring holds of a tile, kSteps steps of its block, and how it becomes the A
+// operand: four registers a step.
 template <bool kNan>
 struct Fp8Operand {
+  static constexpr int kSteps = 8;
   static constexpr int kBlockBytes = kFp8BlockBytes;
   static constexpr bool kScaled = true;
-  static __device__ __forceinline__ void Read(uint32_t at, int lane, uint32_t (&a)[16]) {
+  static __device__ __forceinline__ void Read(uint32_t at, int lane, uint32_t (&a)[4 * kSteps]) {
+    Fp8Fragment<kNan> weights;
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const Fp8Quarter<kNan> weights = {SharedLoad(at + i * 512 + lane * 16)};
+    for (int i = 0; i < 4; ++i) weights.quarter[i].words = SharedLoad(at + i * 512 + lane * 16);
 #pragma unroll
-      for (int step = 0; step < 2; ++step) {
-        const StepPairs pairs = weights.Step(step);
+    for (int step = 0; step < kSteps; ++step) {
+      const StepPairs pairs = weights.Step(step);
 #pragma unroll
-        for (int e = 0; e < 4; ++e) a[8 * i + 4 * step + e] = pairs.pair[e];
-      }
+      for (int i = 0; i < 4; ++i) a[4 * step + i] = pairs.pair[i];
     }
   }
 };
 struct Bf16Operand {
+  static constexpr int kSteps = 4;  // as many as fit beside the sums of earlier segments
   static constexpr int kBlockBytes = kBf16BlockBytes;
   static constexpr bool kScaled = false;
-  static __device__ __forceinline__ void Read(uint32_t at, int lane, uint32_t (&a)[16]) {
+  static __device__ __forceinline__ void Read(uint32_t at, int lane, uint32_t (&a)[4 * kSteps]) {
 #pragma unroll
-    for (int step = 0; step < kPartSteps; ++step) {
+    for (int step = 0; step < kSteps; ++step) {
       const uint4 v = SharedLoad(at + step * 512 + lane * 16);
       a[4 * step] = v.x;
       a[4 * step + 1] = v.z;
@@ -61,12 +55,18 @@ struct Bf16Operand {
   }
 };
 
+inline constexpr int kTilePanels = 2;   // of a thread block
+inline constexpr int kTileCluster = 2;  // thread blocks that share activations
+
 // Bytes of shared memory; a stage begins with its weights.
 template <class Operand, int kColumns>
 struct TileShared {
-  static constexpr int kTilePart = Operand::kBlockBytes / kParts;
-  static constexpr int kWeights = kTilePanels * kPanelTiles * kTilePart;
-  static constexpr int kStage = kWeights + kColumns * kBoxBytes;
+  static constexpr int kTilePart = Operand::kBlockBytes / 8 * Operand::kSteps;
+  static constexpr int kPanelPart = kPanelTiles * kTilePart;
+  static constexpr int kWeights = kTilePanels * kPanelPart;
+  static constexpr int kBox = kColumns * kBoxK * 2;
+  static constexpr int kBoxes = Operand::kSteps * kStepK / kBoxK;
+  static constexpr int kStage = kWeights + kBoxes * kBox;
   static constexpr int kSums = kTilePanels * kPanelRows * kColumns * 4;
 };
 
@@ -76,7 +76,7 @@ __global__ void __launch_bounds__(kTileThreads, 1)
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   using Shared = TileShared<Operand, kColumns>;
   extern __shared__ __align__(1024) std::byte shared[];
-  constexpr int kTiles = kColumns / 8;
+  constexpr int kTiles = kColumns / 8, kParts = 8 / Operand::kSteps;
   const int lane = threadIdx.x % 32, warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
   const int rank = static_cast<int>(ClusterRank());
   const int clusters = static_cast<int>(gridDim.x) / kTileCluster;
@@ -86,7 +86,7 @@ __global__ void __launch_bounds__(kTileThreads, 1)
   const uint32_t empty = full + plan.stages * 8;
   const int last_panel = (p.tiles + kPanelTiles - 1) / kPanelTiles - 1;
   const auto first_panel = [&](int tile) {
-    return ((plan.first_group + tile / plan.column_tiles) * kTileCluster + rank) * kTilePanels;
+    return (tile / plan.column_tiles * kTileCluster + rank) * kTilePanels;
   };
 
   if (threadIdx.x == 0) {
@@ -103,28 +103,34 @@ __global__ void __launch_bounds__(kTileThreads, 1)
     Ring filling;
     const uint64_t policy = ReadOften();
     for (int tile = static_cast<int>(blockIdx.x) / kTileCluster;
-         warp == kTileWarps && tile < plan.tiles; tile += clusters) {
-      constexpr int kShare = kColumns / kTileCluster;
-      const int column = tile % plan.column_tiles * kColumns + rank * kShare;
-      // A lane copies a part of a tile. Past the last panel it is computed again and not stored.
-      const int panel = min(first_panel(tile) + lane / kPanelTiles, last_panel);
-      const std::byte* from =
-          TileCodes(p, panel * kPanelTiles + lane % kPanelTiles, Operand::kBlockBytes);
+         threadIdx.x == kTileWarps * 32 && tile < plan.tiles; tile += clusters) {
+      const int column = tile % plan.column_tiles * kColumns;
       for (int part = 0; part < p.blocks * kParts; ++part) {
         const uint32_t stage = ring + filling.stage * Shared::kStage;
         const uint32_t barrier = full + 8 * filling.stage;
-        if (lane == 0) {
-          BarrierWait(empty + 8 * filling.stage, filling.phase ^ 1);
-          BarrierExpect(barrier, Shared::kStage);
-          BoxCopyToAll(stage + Shared::kWeights + rank * kShare * kBoxBytes, &activations,
-                       part * kBoxK, column, barrier, (1 << kTileCluster) - 1);
+        BarrierWait(empty + 8 * filling.stage, filling.phase ^ 1);
+        BarrierExpect(barrier, Shared::kStage);
+        const uint32_t x = stage + Shared::kWeights + rank * (Shared::kBox / kTileCluster);
+        for (int box = 0; box < Shared::kBoxes; ++box) {
+          BoxCopyToAll(x + box * Shared::kBox, &activations, (part * Shared::kBoxes + box) * kBoxK,
+                       column + rank * (kColumns / kTileCluster), barrier, (1 << kTileCluster) - 1);
         }
-        __syncwarp();
-        if (lane < kTilePanels * kPanelTiles) {
-          BulkCopy(stage + lane * Shared::kTilePart, from + part % kParts * Shared::kTilePart,
-                   Shared::kTilePart, barrier, policy);
+        for (int panel = 0; panel < kTilePanels; ++panel) {
+          // Past the last panel it is computed again and not stored.
+          const int64_t own = min(first_panel(tile) + panel, last_panel);
+          const std::byte* const from =
+              p.codes + (own * p.blocks + part / kParts) * kPanelTiles * Operand::kBlockBytes;
+          const uint32_t to = stage + panel * Shared::kPanelPart;
+          if constexpr (kParts == 1) {
+            BulkCopy(to, from, Shared::kPanelPart, barrier, policy);
+          } else {
+            for (int i = 0; i < kPanelTiles; ++i) {
+              BulkCopy(to + i * Shared::kTilePart,
+                       from + i * Operand::kBlockBytes + part % kParts * Shared::kTilePart,
+                       Shared::kTilePart, barrier, policy);
+            }
+          }
         }
-        if (part % kParts == kParts - 1) from += kPanelTiles * Operand::kBlockBytes;
         filling.Next(plan.stages);
       }
     }
@@ -132,51 +138,19 @@ __global__ void __launch_bounds__(kTileThreads, 1)
     TakeRegisters();
     // [column tile][thread]: a thread's own sums of the segments before.
     float4* const sums = reinterpret_cast<float4*>(shared + (sums_at - ring)) + threadIdx.x;
-    const auto scale_of = [&](int tile, int segment) {
-      const int64_t row = min(first_panel(tile), last_panel) * kPanelRows / kScaleRows;
-      const int block = segment * p.segment_blocks + lane;
-      return Operand::kScaled && tile < plan.tiles && block < p.blocks
-                 ? __ldg(p.scales + row * p.blocks + block)
-                 : 1.0f;
-    };
     Ring reading;
-    int tile = static_cast<int>(blockIdx.x) / kTileCluster;
-    int left = tile < plan.tiles ? ((plan.tiles - 1 - tile) / clusters + 1) * p.blocks * kParts : 0;
-    float inner[kTiles][4], outer[kTiles][4];
-    // The weights of a part are decoded while the part before is multiplied.
-    uint32_t first[4 * kPartSteps], second[4 * kPartSteps];
-    const auto read = [&](const Ring& from, uint32_t(&a)[4 * kPartSteps]) {
-      BarrierWait(full + 8 * from.stage, from.phase);
-      Operand::Read(ring + from.stage * Shared::kStage + warp * Shared::kTilePart, lane, a);
-    };
-    const auto multiply = [&](uint32_t(&a)[4 * kPartSteps], uint32_t(&next)[4 * kPartSteps],
-                              bool more) {
-      const uint32_t x = RowsDescriptor(ring + reading.stage * Shared::kStage + Shared::kWeights);
-      Pin(a);
-      Pin(inner);
-      WgmmaFence();
-#pragma unroll
-      for (int step = 0; step < kPartSteps; ++step) {
-        WgmmaWide(inner, a + 4 * step, x + step * 2, more || step > 0);
-      }
-      WgmmaCommit();
-      const uint32_t done = empty + 8 * reading.stage;
-      reading.Next(plan.stages);
-      if (--left > 0) read(reading, next);
-      WgmmaWait();
-      Pin(a);
-      Pin(inner);
-      if (lane < kTileCluster) ClusterArrive(done, lane);
-    };
-    if (left > 0) read(reading, first);
-    float scale = scale_of(tile, 0);
-    for (; tile < plan.tiles; tile += clusters) {
+    float outer[kTiles][4];
+    for (int tile = static_cast<int>(blockIdx.x) / kTileCluster; tile < plan.tiles;
+         tile += clusters) {
       const int panel = first_panel(tile) + warp / 4;
+      const int64_t scale_row = min(first_panel(tile), last_panel) * kPanelRows / kScaleRows;
 #pragma unroll 1
       for (int segment = 0; segment < p.segments; ++segment) {
-        const int blocks = min(p.segment_blocks, p.blocks - segment * p.segment_blocks);
-        const bool last = segment + 1 == p.segments;
-        const float next_scale = scale_of(last ? tile + clusters : tile, last ? 0 : segment + 1);
+        const int first = segment * p.segment_blocks;
+        const int blocks = min(p.segment_blocks, p.blocks - first);
+        const float scale = Operand::kScaled && lane < blocks
+                                ? __ldg(p.scales + scale_row * p.blocks + first + lane)
+                                : 1.0f;
 #pragma unroll
         for (int t = 0; t < kTiles; ++t) {
 #pragma unroll
@@ -184,8 +158,29 @@ __global__ void __launch_bounds__(kTileThreads, 1)
         }
 #pragma unroll 1
         for (int block = 0; block < blocks; ++block) {
-          multiply(first, second, false);
-          multiply(second, first, true);
+          float inner[kTiles][4] = {};
+#pragma unroll
+          for (int part = 0; part < kParts; ++part) {
+            const uint32_t stage = ring + reading.stage * Shared::kStage;
+            uint32_t a[4 * Operand::kSteps];
+            BarrierWait(full + 8 * reading.stage, reading.phase);
+            Operand::Read(stage + warp * Shared::kTilePart, lane, a);
+            Pin(a);
+            Pin(inner);
+            WgmmaFence();
+            const uint32_t x = RowsDescriptor(stage + Shared::kWeights);
+#pragma unroll
+            for (int step = 0; step < Operand::kSteps; ++step) {
+              WgmmaWide(inner, a + 4 * step, x + step / 4 * (Shared::kBox / 16) + step % 4 * 2,
+                        part + step > 0);
+            }
+            WgmmaCommit();
+            WgmmaWait();
+            Pin(a);
+            Pin(inner);
+            if (lane < kTileCluster) ClusterArrive(empty + 8 * reading.stage, lane);
+            reading.Next(plan.stages);
+          }
           const float block_scale = __shfl_sync(~0u, scale, block);
 #pragma unroll
           for (int t = 0; t < kTiles; ++t) {
@@ -195,7 +190,6 @@ __global__ void __launch_bounds__(kTileThreads, 1)
             }
           }
         }
-        scale = next_scale;
         if (segment > 0) {
 #pragma unroll
           for (int t = 0; t < kTiles; ++t) {
@@ -206,7 +200,7 @@ __global__ void __launch_bounds__(kTileThreads, 1)
             outer[t][3] = __fadd_rn(before.w, outer[t][3]);
           }
         }
-        if (!last) {
+        if (segment + 1 < p.segments) {
 #pragma unroll
           for (int t = 0; t < kTiles; ++t) {
             sums[t * kTileWarps * 32] =
@@ -249,91 +243,27 @@ inline bool TileServes(const CudaContext& context) {
   return context.has_wgmma && context.sm_count >= kTileCluster;
 }
 
-// The rows of `groups` clusters from `first_group` on, kColumns columns at a time.
+// m >= 1; kColumns at a time.
 template <class Operand, int kColumns>
-class TileLaunch {
- public:
-  TileLaunch(const Product& p, const CudaContext& context) : p_(p), context_(context) {
-    const int sums = p.segments > 1 ? Shared::kSums : 0;
-    plan_.column_tiles = (p.m + kColumns - 1) / kColumns;
-    plan_.stages = std::min(12, (context.max_shared_bytes - sums) / (Shared::kStage + 16));
-    shared_ = plan_.stages * (Shared::kStage + 16) + sums;
-    cudaLaunchAttribute cluster;
-    const cudaLaunchConfig_t config =
-        ClusterConfig(kTileCluster, 1, shared_, context.stream, &cluster);
-    status_ = AllowShared(kKernel, shared_);
-    if (status_ == cudaSuccess) {
-      status_ = cudaOccupancyMaxActiveClusters(&clusters_, kKernel, &config);
-    }
-    if (status_ == cudaSuccess && clusters_ == 0) status_ = cudaErrorInvalidConfiguration;
-  }
-
-  cudaError_t status() const { return status_; }
-  int clusters() const { return clusters_; }  // that run at once
-  int column_tiles() const { return plan_.column_tiles; }
-
-  // What so many groups take, in cycles a block of K: each round of tiles is as long as its
-  // products, or as the reading of its operands from the L2, where all multiprocessors together are
-  // the bound.
-  int64_t Cost(int groups) const {
-    constexpr int kProducts = 8 * kColumns;
-    constexpr int kReadBytes = 26;  // a cycle, measured on an H200
-    constexpr int kReads =
-        kParts * (Shared::kWeights + kColumns * kBoxBytes / kTileCluster) / kReadBytes;
-    const int rounds = (groups * plan_.column_tiles + clusters_ - 1) / clusters_;
-    return int64_t{rounds} * std::max(kProducts, kReads);
-  }
-
-  cudaError_t Run(int first_group, int groups) const {
-    CUtensorMap map;
-    if (const cudaError_t error = DescribeRows(p_.x, p_.m, int64_t{p_.blocks} * kBlockK, p_.x_pitch,
-                                               kColumns / kTileCluster, &map);
-        error != cudaSuccess) {
-      return error;
-    }
-    TilePlan plan = plan_;
-    plan.first_group = first_group;
-    plan.tiles = plan.column_tiles * groups;
-    return LaunchClusters(kKernel, kTileCluster, std::min(plan.tiles, clusters_), shared_,
-                          context_.stream, p_, plan, map);
-  }
-
- private:
-  using Shared = TileShared<Operand, kColumns>;
-  static constexpr auto kKernel = &TileProduct<Operand, kColumns>;
-
-  const Product& p_;
-  const CudaContext& context_;
-  TilePlan plan_ = {};
-  int shared_ = 0, clusters_ = 0;
-  cudaError_t status_ = cudaSuccess;
-};
-
-// m >= 1. Wide tiles as long as they fill the device, narrow ones for what is left of the rows.
-template <class Operand>
 cudaError_t LaunchTiles(const Product& p, const CudaContext& context) {
-  const TileLaunch<Operand, 128> wide(p, context);
-  const TileLaunch<Operand, 64> narrow(p, context);
-  for (const cudaError_t error : {wide.status(), narrow.status()}) {
-    if (error != cudaSuccess) return error;
+  using Shared = TileShared<Operand, kColumns>;
+  CUtensorMap map;
+  if (const cudaError_t error = DescribeRows(p.x, p.m, int64_t{p.blocks} * kBlockK, p.x_pitch,
+                                             kColumns / kTileCluster, &map);
+      error != cudaSuccess) {
+    return error;
   }
   constexpr int kRows = kTileCluster * kTilePanels * kPanelTiles;
-  const int groups = (p.tiles + kRows - 1) / kRows;
-  // A second launch costs some 2 us.
-  const int64_t second_launch = 3500 / p.blocks;
-  int head = p.m > 64 ? groups : 0;
-  int64_t least = head > 0 ? wide.Cost(groups) : narrow.Cost(groups);
-  for (int rounds = 0; rounds * wide.clusters() < groups * wide.column_tiles(); ++rounds) {
-    const int whole = rounds * wide.clusters() / wide.column_tiles();
-    const int64_t cost =
-        wide.Cost(whole) + narrow.Cost(groups - whole) + (whole > 0 ? second_launch : 0);
-    if (cost >= least) continue;
-    least = cost;
-    head = whole;
-  }
-  cudaError_t error = head > 0 ? wide.Run(0, head) : cudaSuccess;
-  if (error == cudaSuccess && head < groups) error = narrow.Run(head, groups - head);
-  return error;
+  const int sums = p.segments > 1 ? Shared::kSums : 0;
+  TilePlan plan = {};
+  plan.column_tiles = (p.m + kColumns - 1) / kColumns;
+  plan.tiles = plan.column_tiles * ((p.tiles + kRows - 1) / kRows);
+  plan.stages = std::min(8, (context.max_shared_bytes - sums) / (Shared::kStage + 16));
+  const auto kernel = &TileProduct<Operand, kColumns>;
+  const int shared = plan.stages * (Shared::kStage + 16) + sums;
+  if (const cudaError_t error = AllowShared(kernel, shared); error != cudaSuccess) return error;
+  const int clusters = std::min(plan.tiles, context.sm_count / kTileCluster);
+  return LaunchClusters(kernel, kTileCluster, clusters, shared, context.stream, p, plan, map);
 }
 
 }  // namespace fulcrum::cuda

@@ -14,9 +14,8 @@ struct Width {
 };
 template <int kColumns, int kHalves>
 constexpr Width kWidth = {&W8A8Cost<kColumns, kHalves>, &LaunchW8A8<kColumns, kHalves>};
-constexpr Width kWidths[] = {kWidth<136, 2>, kWidth<96, 2>, kWidth<80, 2>, kWidth<136, 1>,
+constexpr Width kWidths[] = {kWidth<136, 1>, kWidth<136, 2>, kWidth<96, 2>, kWidth<80, 2>,
                              kWidth<64, 1>};
-
 static_assert(std::size(kWidths) == kW8A8Tiles);
 
 }  // namespace

@@ -15,7 +15,8 @@ absl::Status dense_gemm_tiled_bf16(const ArmArgs& args) {
       return InPieces(args, [](const ArmArgs& piece) {
         return RunMma<Bf16Fragment, 1, kMaxDecodeRows>(piece);
       });
-    return LaunchTiles<Bf16Operand>(p, context);
+    return p.m <= 64 ? LaunchTiles<Bf16Operand, 64>(p, context)
+                     : LaunchTiles<Bf16Operand, 128>(p, context);
   };
   return CudaStatus(run(), "dense_gemm_tiled_bf16");
 }

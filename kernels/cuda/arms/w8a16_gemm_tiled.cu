@@ -15,9 +15,10 @@ absl::Status w8a16_gemm_tiled(const ArmArgs& args) {
       return InPieces(args,
                       [](const ArmArgs& piece) { return RunMmaFp8<1, kMaxDecodeRows>(piece); });
     if (static_cast<const CudaWeight*>(args.weight)->has_nan()) {
-      return LaunchTiles<Fp8Operand<true>>(p, context);
+      return LaunchTiles<Fp8Operand<true>, 128>(p, context);
     }
-    return LaunchTiles<Fp8Operand<false>>(p, context);
+    return p.m <= 64 ? LaunchTiles<Fp8Operand<false>, 64>(p, context)
+                     : LaunchTiles<Fp8Operand<false>, 128>(p, context);
   };
   return CudaStatus(run(), "w8a16_gemm_tiled");
 }
