@@ -31,7 +31,7 @@ BlockPlan PlanBlocks(const StreamShape& shape, const StreamDevice& device) {
     plan.groups = Ceil(shape.tiles, plan.group_tiles);
     const int blocks = plan.rank_segments * shape.segment_blocks;
     const int items = plan.group_tiles * blocks;
-    plan.warps = std::min(items, kBlockMaxWarps);
+    plan.warps = std::min(items, BlockMaxWarps(shape.column_tiles, shape.block_bytes));
     const int activations = blocks * shape.column_tiles * kColumnTileBytes;
     plan.shared_bytes =
         activations +

@@ -18,7 +18,10 @@ struct BlockPlan {
   int thread_blocks() const { return ranks * groups; }
 };
 
-inline constexpr int kBlockMaxWarps = 20;
+// By registers: a warp holds a block's weights twice and the sums of all columns.
+constexpr int BlockMaxWarps(int column_tiles, int block_bytes) {
+  return column_tiles * block_bytes > 8192 ? 16 : 20;
+}
 
 BlockPlan PlanBlocks(const StreamShape& shape, const StreamDevice& device);
 

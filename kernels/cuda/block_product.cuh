@@ -27,7 +27,7 @@ struct BlockArgs : TargetLaunch {
 };
 
 template <class Quarter, int kTiles>
-__global__ void __launch_bounds__(kBlockMaxWarps * 32, 1)
+__global__ void __launch_bounds__(BlockMaxWarps(kTiles, Quarter::kBlockBytes) * 32, 1)
     BlockKernel(const __grid_constant__ BlockArgs p, const __grid_constant__ CUtensorMap map) {
 #if __CUDA_ARCH__ >= 900
   extern __shared__ __align__(1024) std::byte shared[];

@@ -97,7 +97,7 @@ TEST(BlockPlan, ServesSmallProductsAndFits) {
     EXPECT_LT((plan.groups - 1) * plan.group_tiles, shape.tiles);
     EXPECT_LE(plan.thread_blocks(), device.multiprocessors);
     EXPECT_LE(plan.shared_bytes, device.max_shared_bytes);
-    EXPECT_LE(plan.warps, kBlockMaxWarps);
+    EXPECT_LE(plan.warps, BlockMaxWarps(shape.column_tiles, shape.block_bytes));
   });
   EXPECT_GT(served, 0);
   EXPECT_EQ(PlanBlocks({.tiles = 64,
