@@ -185,7 +185,7 @@ cudaError_t LaunchBlocks(const Product& p, std::span<const Target> targets,
   if (const cudaError_t error = AllowShared(kernel, args.plan.shared_bytes); error != cudaSuccess) {
     return error;
   }
-  const KernelGrid grid = {.thread_blocks = args.plan.thread_blocks(),
+  const KernelGrid grid = {.thread_blocks = dim3(static_cast<unsigned>(args.plan.thread_blocks())),
                            .threads = args.plan.warps * 32,
                            .shared_bytes = args.plan.shared_bytes,
                            .programmatic = context.programmatic};

@@ -5,6 +5,7 @@
 
 #include "kernels/cuda/copies.h"
 #include "kernels/cuda/grid_order.cuh"
+#include "kernels/cuda/kernel_launch.h"
 
 namespace fulcrum::cuda {
 namespace {
@@ -122,21 +123,6 @@ __global__ void __launch_bounds__(kThreads) CopyOutKernel(const __grid_constant_
       DeviceTime();
 }
 
-template <class Copy>
-cudaError_t Enqueue(void (*kernel)(Copy), const Copy& copy, dim3 grid, bool programmatic,
-                    cudaStream_t stream) {
-  cudaLaunchAttribute attribute = {};
-  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attribute.val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config = {};
-  config.gridDim = grid;
-  config.blockDim = kThreads;
-  config.stream = stream;
-  config.attrs = &attribute;
-  config.numAttrs = programmatic ? 1 : 0;
-  return cudaLaunchKernelEx(&config, kernel, copy);
-}
-
 dim3 GridOf(const OutCopy& copy) {
   int64_t most = 0;
   for (int i = 0; i < copy.count; ++i) most = std::max(most, copy.parts[i].bytes);
@@ -152,14 +138,19 @@ int DoneFlags(const OutCopy& copy) {
 }
 
 cudaError_t EnqueueCopyIn(const InCopy& copy, bool programmatic, cudaStream_t stream) {
-  const dim3 grid(
-      static_cast<unsigned>(Blocks(int64_t{copy.rows} * (copy.pitch / 8), kMaxBlocksIn)));
-  return Enqueue(copy.k % 8 == 0 ? &CopyInKernel<true> : &CopyInKernel<false>, copy, grid,
-                 programmatic, stream);
+  const KernelGrid grid = {
+      .thread_blocks =
+          dim3(static_cast<unsigned>(Blocks(int64_t{copy.rows} * (copy.pitch / 8), kMaxBlocksIn))),
+      .threads = kThreads,
+      .programmatic = programmatic};
+  return LaunchKernel(copy.k % 8 == 0 ? &CopyInKernel<true> : &CopyInKernel<false>, grid, stream,
+                      copy);
 }
 
 cudaError_t EnqueueCopyOut(const OutCopy& copy, bool programmatic, cudaStream_t stream) {
-  return Enqueue(&CopyOutKernel, copy, GridOf(copy), programmatic, stream);
+  const KernelGrid grid = {
+      .thread_blocks = GridOf(copy), .threads = kThreads, .programmatic = programmatic};
+  return LaunchKernel(&CopyOutKernel, grid, stream, copy);
 }
 
 cudaError_t LoadCopies() {

@@ -46,14 +46,6 @@ __device__ __forceinline__ void BulkCopy(uint32_t to, const void* from, int byte
       "l"(from), "r"(bytes), "r"(barrier), "l"(policy)
       : "memory");
 }
-__device__ __forceinline__ void TensorCopy(uint32_t to, const CUtensorMap* map, int k,
-                                           uint32_t barrier) {
-  asm volatile(
-      "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, "
-      "{%2, %3}], [%4];" ::"r"(to),
-      "l"(map), "r"(k), "r"(0), "r"(barrier)
-      : "memory");
-}
 // All slices (tensor_map.h, DescribeSlices) of a box from slice `first` on.
 __device__ __forceinline__ void TensorCopySlices(uint32_t to, const CUtensorMap* map, int first,
                                                  uint32_t barrier) {
@@ -90,43 +82,20 @@ __device__ __forceinline__ bool Arrived(const uint4& v) {
   return v.x != kClean && v.y != kClean && v.z != kClean && v.w != kClean;
 }
 
-// sums += A (four registers, 64 x 16) times B (shared memory, 16 x 8 kTiles, 128-byte swizzle).
+// sums += A (four registers, 64 x 16) times B (shared memory, 16 x 8, 128-byte swizzle).
 // descriptor: the low half, B's address / 16 and a leading offset of 1; rows of 8 are 1024 bytes
 // apart. `more`: add to sums rather than start from zero.
 inline constexpr uint32_t kDescriptorHigh = (1024 >> 4) | (1u << 30);
-template <int kTiles>
-__device__ __forceinline__ void Wgmma(float (&s)[kTiles][4], const uint32_t* a, uint32_t descriptor,
+__device__ __forceinline__ void Wgmma(float (&s)[4], const uint32_t* a, uint32_t descriptor,
                                       bool more) {
-  if constexpr (kTiles == 1) {
-    asm volatile(
-        "{\n.reg .pred p;\n.reg .b64 d;\nmov.b64 d, {%8, %10};\nsetp.ne.b32 p, %9, 0;\n"
-        "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
-        "d, "
-        "p, 1, 1, 0;\n}"
-        : "+f"(s[0][0]), "+f"(s[0][1]), "+f"(s[0][2]), "+f"(s[0][3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(descriptor), "r"(int{more}),
-          "r"(kDescriptorHigh));
-  } else if constexpr (kTiles == 2) {
-    asm volatile(
-        "{\n.reg .pred p;\n.reg .b64 d;\nmov.b64 d, {%12, %14};\nsetp.ne.b32 p, %13, 0;\n"
-        "wgmma.mma_async.sync.aligned.m64n16k16.f32.bf16.bf16 {%0, %1, %2, %3, %4, %5, %6, %7}, "
-        "{%8, %9, %10, %11}, d, p, 1, 1, 0;\n}"
-        : "+f"(s[0][0]), "+f"(s[0][1]), "+f"(s[0][2]), "+f"(s[0][3]), "+f"(s[1][0]), "+f"(s[1][1]),
-          "+f"(s[1][2]), "+f"(s[1][3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(descriptor), "r"(int{more}),
-          "r"(kDescriptorHigh));
-  } else {
-    static_assert(kTiles == 4);
-    asm volatile(
-        "{\n.reg .pred p;\n.reg .b64 d;\nmov.b64 d, {%20, %22};\nsetp.ne.b32 p, %21, 0;\n"
-        "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 {%0, %1, %2, %3, %4, %5, %6, %7, %8, "
-        "%9, %10, %11, %12, %13, %14, %15}, {%16, %17, %18, %19}, d, p, 1, 1, 0;\n}"
-        : "+f"(s[0][0]), "+f"(s[0][1]), "+f"(s[0][2]), "+f"(s[0][3]), "+f"(s[1][0]), "+f"(s[1][1]),
-          "+f"(s[1][2]), "+f"(s[1][3]), "+f"(s[2][0]), "+f"(s[2][1]), "+f"(s[2][2]), "+f"(s[2][3]),
-          "+f"(s[3][0]), "+f"(s[3][1]), "+f"(s[3][2]), "+f"(s[3][3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(descriptor), "r"(int{more}),
-          "r"(kDescriptorHigh));
-  }
+  asm volatile(
+      "{\n.reg .pred p;\n.reg .b64 d;\nmov.b64 d, {%8, %10};\nsetp.ne.b32 p, %9, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+      "d, "
+      "p, 1, 1, 0;\n}"
+      : "+f"(s[0]), "+f"(s[1]), "+f"(s[2]), "+f"(s[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(descriptor), "r"(int{more}),
+        "r"(kDescriptorHigh));
 }
 
 }  // namespace fulcrum::cuda

@@ -8,7 +8,7 @@
 namespace fulcrum::cuda {
 
 struct KernelGrid {
-  int thread_blocks = 0;
+  dim3 thread_blocks;
   int threads = 0;       // of a thread block
   int shared_bytes = 0;  // dynamic, of a thread block
   bool programmatic = false;
@@ -21,7 +21,7 @@ cudaError_t LaunchKernel(void (*kernel)(Parameters...), const KernelGrid& grid, 
   attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attribute.val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(static_cast<unsigned>(grid.thread_blocks));
+  config.gridDim = grid.thread_blocks;
   config.blockDim = dim3(static_cast<unsigned>(grid.threads));
   config.dynamicSmemBytes = static_cast<size_t>(grid.shared_bytes);
   config.stream = stream;

@@ -84,7 +84,7 @@ __global__ void __launch_bounds__(kThreads) WgmmaSteps(Steps steps) {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
   __syncthreads();
   const uint32_t descriptor = ((SharedAddress(columns) & 0x3ffff) >> 4) | (1u << 16);
-  float sums[1][4] = {{mine.c[0], mine.c[1], mine.c[2], mine.c[3]}};
+  float sums[4] = {mine.c[0], mine.c[1], mine.c[2], mine.c[3]};
   // Everything is in its registers before the first instruction, and stays there (as the arms do).
 #pragma unroll
   for (int s = 0; s < StepSet::kSteps; ++s) {
@@ -92,17 +92,16 @@ __global__ void __launch_bounds__(kThreads) WgmmaSteps(Steps steps) {
     for (uint32_t& pair : mine.a[s].pair) asm volatile("" : "+r"(pair)::"memory");
   }
 #pragma unroll
-  for (float& sum : sums[0]) asm volatile("" : "+f"(sum)::"memory");
+  for (float& sum : sums) asm volatile("" : "+f"(sum)::"memory");
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 #pragma unroll
-  for (int s = 0; s < StepSet::kSteps; ++s)
-    Wgmma<1>(sums, mine.a[s].pair, descriptor + s * 2, true);
+  for (int s = 0; s < StepSet::kSteps; ++s) Wgmma(sums, mine.a[s].pair, descriptor + s * 2, true);
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
   asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
 #pragma unroll
   for (int e = 0; e < 4; ++e) {
-    asm volatile("" : "+f"(sums[0][e])::"memory");
-    *Place(steps, e) = sums[0][e];
+    asm volatile("" : "+f"(sums[e])::"memory");
+    *Place(steps, e) = sums[e];
   }
 #endif
 }

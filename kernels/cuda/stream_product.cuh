@@ -104,6 +104,7 @@ struct StreamProduct {
   __device__ __forceinline__ int Blocks(int segment) const {
     return min(p.segment_blocks, p.blocks - FirstBlock(segment));
   }
+
   // Brings the weights of warps `first`, `first` + kStreamProducers, ..., a lane each.
   __device__ __forceinline__ void Produce(int first) {
     const int served = first + kStreamProducers * lane;
@@ -289,10 +290,12 @@ cudaError_t LaunchStream(const Product& p, std::span<const Target> targets,
                        .segments = p.segments,
                        .column_tiles = kTiles,
                        .block_bytes = Quarter::kBlockBytes};
-  while (PlanStream(shape, device).ranks == 0 && at_once > context.sm_count) {
+  args.plan = PlanStream(shape, device);
+  while (args.plan.ranks == 0 && at_once > context.sm_count) {
     at_once = shape.tiles = (at_once + 1) / 2;
+    args.plan = PlanStream(shape, device);
   }
-  *serves = context.has_bulk_copies && PlanStream(shape, device).ranks > 0;
+  *serves = context.has_bulk_copies && args.plan.ranks > 0;
   if (!*serves) return cudaSuccess;
 
   CUtensorMap map;
@@ -303,18 +306,21 @@ cudaError_t LaunchStream(const Product& p, std::span<const Target> targets,
   }
   const auto kernel = &StreamKernel<Quarter, kTiles>;
   for (args.first_tile = 0; args.first_tile < tiles; args.first_tile += at_once) {
-    shape.tiles = std::min(at_once, tiles - args.first_tile);
-    args.plan = PlanStream(shape, device);
+    if (const int left = tiles - args.first_tile; left < at_once) {
+      shape.tiles = left;
+      args.plan = PlanStream(shape, device);
+    }
     args.by_ranks = Divider(args.plan.ranks);
     args.by_rank_segments = Divider(args.plan.rank_segments);
     if (const cudaError_t error = AllowShared(kernel, args.plan.shared_bytes);
         error != cudaSuccess) {
       return error;
     }
-    const KernelGrid grid = {.thread_blocks = args.plan.thread_blocks(),
-                             .threads = (args.plan.warps + kStreamProducers) * 32,
-                             .shared_bytes = args.plan.shared_bytes,
-                             .programmatic = context.programmatic};
+    const KernelGrid grid = {
+        .thread_blocks = dim3(static_cast<unsigned>(args.plan.thread_blocks())),
+        .threads = (args.plan.warps + kStreamProducers) * 32,
+        .shared_bytes = args.plan.shared_bytes,
+        .programmatic = context.programmatic};
     if (const cudaError_t error = LaunchKernel(kernel, grid, context.stream, args, map);
         error != cudaSuccess) {
       return error;

@@ -14,14 +14,13 @@
 #include <vector>
 
 #include "kernels/ladder/ladder.h"
-#include "tests/support/arm_cases.h"
+#include "tests/support/arm_contract.h"
 #include "tests/support/random_weights.h"
 #include "tests/support/shapes.h"
 
 namespace fulcrum::test {
 namespace {
 
-constexpr int kRows = kMaxDecodeRows;
 using Bytes = std::vector<std::byte>;
 
 // What a caller asks for and what is open: each promises one result a row.
@@ -35,29 +34,9 @@ constexpr Terms kOneResult[] = {{Policy::kExact, "off"},
                                 {Policy::kBatchInvariant, "all:m16"},
                                 {Policy::kBatchInvariant, "all:m16_n64"}};
 
-class LadderContract : public testing::TestWithParam<std::string_view> {
+class LadderContract : public ArmContract {
  protected:
   void SetUp() override { under_test_ = OpenBackend(GetParam()); }
-
-  Backend& backend() { return *under_test_.backend; }
-
-  std::vector<WeightFormat> Formats() {
-    std::vector<WeightFormat> formats;
-    for (const WeightFormat format : kAllWeightFormats) {
-      if (std::ranges::any_of(backend().ladder(),
-                              [&](const Arm& arm) { return arm.format == format; })) {
-        formats.push_back(format);
-      }
-    }
-    EXPECT_FALSE(formats.empty());
-    return formats;
-  }
-
-  std::shared_ptr<ResidentWeight> Upload(const WeightSource& source) {
-    absl::StatusOr<std::shared_ptr<ResidentWeight>> weight = backend().Upload(source);
-    EXPECT_TRUE(weight.ok()) << weight.status();
-    return weight.ok() ? *weight : nullptr;
-  }
 
   const Arm* Pick(WeightFormat format, Step step, const Terms& terms, int m) {
     const LadderQuery query = {.format = format,
@@ -86,8 +65,6 @@ class LadderContract : public testing::TestWithParam<std::string_view> {
     }
     return rows;
   }
-
-  BackendUnderTest under_test_;
 };
 
 std::vector<uint16_t> Gaussian(int m, int64_t k, uint64_t seed) {
