@@ -16,10 +16,11 @@ enum class Kind : uint8_t {
   kAnyFinite,
   kCancelling,
   kSubnormal,
+  kTiny,
   kOverflowing,
   kNonFinite,
 };
-constexpr int kKinds = 8;
+constexpr int kKinds = 9;
 constexpr uint32_t kInfinity = 0x7f800000u, kNan = 0x7fffffffu;
 
 // SplitMix64: the same set from the same seed on every machine.
@@ -69,6 +70,8 @@ Ranges RangesOf(Kind kind) {
     case Kind::kSubnormal:  // products around the least normal F32, of a factor around the least
                             // BF16
       return {{0, 2}, {108, 122}, {0, 1}};
+    case Kind::kTiny:  // products about as often below the least subnormal F32 as above it
+      return {{0, 20}, {85, 112}, {0, 0}};
     case Kind::kOverflowing:
       return {{186, 190}, {186, 190}, {250, 254}};
   }
@@ -101,7 +104,8 @@ void FillTile(Kind kind, Random& random, uint16_t* a, uint16_t* b, uint32_t* c) 
     SprinkleNonFinite(random, {b, kB});
   }
   for (int i = 0; i < StepSet::kRows * StepSet::kColumns; ++i) {
-    c[i] = random.Bits() % 8 == 0 ? 0 : random.F32(ranges.c.low, ranges.c.high);
+    c[i] =
+        random.Bits() % 8 == 0 || kind == Kind::kTiny ? 0 : random.F32(ranges.c.low, ranges.c.high);
     // As steps leave them: no other NaN.
     if (kind == Kind::kNonFinite && i % 64 == 1) c[i] = i % 128 == 1 ? kInfinity : kNan;
   }

@@ -22,8 +22,9 @@ struct StepSet {
 };
 
 // Tiles take turns in what they hold: ordinary values, E4M3 weights against them, a wide spread of
-// exponents, a wider one, pairs that cancel, subnormals, sums that overflow, NaN and infinities
-// among ordinary values. Accumulators are of their tile's kind, some of them zero.
+// exponents, a wider one, pairs that cancel, subnormals, what is smaller still and added up from
+// nothing, sums that overflow, NaN and infinities among ordinary values. Other accumulators are of
+// their tile's kind, some of them zero.
 StepSet MakeStepSet(int tiles, uint64_t seed);
 
 // One step of a model: tensor_core.h's, or another one that must be told from it.
