@@ -9,7 +9,7 @@
 namespace fulcrum::cuda {
 namespace {
 
-constexpr int kThreadsOfToken = 16, kTokens = 16;
+constexpr int kThreadsOfToken = 16, kTokens = kTokensTogether;
 constexpr float kLargestE4m3 = 448;
 
 __device__ float Value(uint32_t pair, int half) {
@@ -38,7 +38,10 @@ __global__ void __launch_bounds__(kThreadsOfToken* kTokens)
   for (int stride = kThreadsOfToken / 2; stride > 0; stride /= 2) {
     largest = max(largest, __shfl_xor_sync(~0u, largest, stride));
   }
-  if (!real) return;
+  if (!real) {
+    if (part == 0) to.scales[block * to.scale_pitch + token] = 0;
+    return;
+  }
   const bool finite = largest < 0x7f800000u;
   const float scale = finite ? __fdiv_rn(__uint_as_float(largest), kLargestE4m3) : 1.0f;
   // A scale so small that its inverse overflows quantises to what it can: saturated codes.
@@ -63,8 +66,7 @@ __global__ void __launch_bounds__(kThreadsOfToken* kTokens)
 
 cudaError_t QuantiseRows(const uint16_t* rows, int64_t pitch, int m, int blocks,
                          const QuantisedRows& to, cudaStream_t stream) {
-  const dim3 grid(static_cast<unsigned>(blocks),
-                  static_cast<unsigned>((m + kTokens - 1) / kTokens));
+  const dim3 grid(static_cast<unsigned>(blocks), static_cast<unsigned>(RoundedTokens(m) / kTokens));
   Quantise<<<grid, kThreadsOfToken * kTokens, 0, stream>>>(rows, pitch, m, blocks, to);
   return cudaGetLastError();
 }

@@ -65,6 +65,7 @@ __global__ void __launch_bounds__(kTileThreads, 1)
   if (warp >= kTileWarps) {
     GiveRegisters();
     const uint64_t policy = ReadOften();
+    const int scaled_tokens = (p.m + kTokensTogether - 1) / kTokensTogether * kTokensTogether;
     Ring filling;
     for (int tile = static_cast<int>(blockIdx.x) / kTokenCluster;
          threadIdx.x == kTileWarps * 32 && tile < plan.tiles; tile += clusters) {
@@ -73,12 +74,13 @@ __global__ void __launch_bounds__(kTileThreads, 1)
         const uint32_t stage = ring + filling.stage * kStage;
         const uint32_t barrier = full + 8 * filling.stage;
         BarrierWait(empty + 8 * filling.stage, filling.phase ^ 1);
-        BarrierExpect(barrier, kStage + kTokens * 4);
+        const int scale_bytes = min(kTokens, scaled_tokens - first_token(tile)) * 4;
+        BarrierExpect(barrier, kStage + scale_bytes);
         BoxCopyToAll(stage + rank * kShare * kBlockK, &tokens, block * kBlockK,
                      first_token(tile) + rank * kShare, barrier, (1 << kTokenCluster) - 1);
         BoxCopy(stage + Tile::kTokenBytes, &weights, block * kBlockK, first_column(tile), barrier);
         BulkCopy(scales_at + filling.stage * kTokens * 4,
-                 token_scales + block * token_pitch + first_token(tile), kTokens * 4, barrier,
+                 token_scales + block * token_pitch + first_token(tile), scale_bytes, barrier,
                  policy);
         filling.Next(plan.stages);
       }
@@ -121,6 +123,7 @@ __global__ void __launch_bounds__(kTileThreads, 1)
                           int of_next) {
       Pin(inner);
       if (half == kHalves - 1) {
+        __syncwarp();  // all lanes have read their scales
         if (lane < kTokenCluster) ClusterArrive(empty + 8 * finishing.stage, lane);
         finishing.Next(plan.stages);
       }
