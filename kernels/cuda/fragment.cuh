@@ -56,10 +56,10 @@ __device__ __forceinline__ float Low(uint32_t pair) { return __uint_as_float(pai
 __device__ __forceinline__ float High(uint32_t pair) { return __uint_as_float(pair & 0xffff0000u); }
 
 // Two steps of one tile, in registers: what an arm asks for at a time.
-template <bool kNan>
+template <bool kMayBeNan>
 struct Fp8Quarter {
   static constexpr int kBlockBytes = kFp8BlockBytes;
-  static constexpr bool kScaled = true;
+  static constexpr bool kScaled = true, kNan = kMayBeNan;
   uint4 words;
 
   __device__ __forceinline__ void Load(const std::byte* block, int quarter, int lane) {
@@ -79,7 +79,7 @@ struct Fp8Quarter {
 
 struct Bf16Quarter {
   static constexpr int kBlockBytes = kBf16BlockBytes;
-  static constexpr bool kScaled = false;
+  static constexpr bool kScaled = false, kNan = false;
   uint4 words[2];
 
   __device__ __forceinline__ void Load(const std::byte* block, int quarter, int lane) {
@@ -93,6 +93,37 @@ struct Bf16Quarter {
   }
   __device__ __forceinline__ StepPairs Step(int step) const {
     return {{words[step].x, words[step].z, words[step].y, words[step].w}};
+  }
+};
+
+// One step of one tile, from shared memory. thread: as above, of the block's first step.
+template <bool kMayBeNan>
+struct Fp8Step {
+  static constexpr int kBlockBytes = kFp8BlockBytes;
+  static constexpr bool kScaled = true, kNan = kMayBeNan;
+  uint2 words;
+
+  __device__ __forceinline__ void LoadShared(uint32_t thread, int step) {
+    words = SharedLoad64(thread + step / 2 * 512 + step % 2 * 8);
+  }
+  __device__ __forceinline__ StepPairs Pairs() const {
+    StepPairs out;
+    Undeal<kNan>(words.x, out.pair[0], out.pair[1]);
+    Undeal<kNan>(words.y, out.pair[2], out.pair[3]);
+    return out;
+  }
+};
+
+struct Bf16Step {
+  static constexpr int kBlockBytes = kBf16BlockBytes;
+  static constexpr bool kScaled = false, kNan = false;
+  uint4 words;
+
+  __device__ __forceinline__ void LoadShared(uint32_t thread, int step) {
+    words = SharedLoad(thread + step * 512);
+  }
+  __device__ __forceinline__ StepPairs Pairs() const {
+    return {{words.x, words.z, words.y, words.w}};
   }
 };
 

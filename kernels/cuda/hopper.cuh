@@ -1,6 +1,5 @@
 // The instructions of sm_90a that CUDA C++ has no words for: barriers in shared memory, bulk and
-// tensor copies, warpgroup products; and loads and stores of the workspace that other thread blocks
-// see.
+// tensor copies, warpgroup products.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -58,28 +57,6 @@ __device__ __forceinline__ void TensorCopySlices(uint32_t to, const CUtensorMap*
 // Waits until `threads` threads, whole warps, have come here with the same id (1 to 15).
 __device__ __forceinline__ void NamedBarrier(int id, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
-}
-__device__ __forceinline__ uint4 WorkspaceLoad(const uint4* from) {
-  uint4 v;
-  asm volatile("ld.relaxed.gpu.global.v4.u32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-               : "l"(from)
-               : "memory");
-  return v;
-}
-__device__ __forceinline__ void WorkspaceStore(uint4* to, uint4 v) {
-  asm volatile("st.relaxed.gpu.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(v.x), "r"(v.y),
-               "r"(v.z), "r"(v.w)
-               : "memory");
-}
-
-inline constexpr uint32_t kClean = 0xffffffffu;
-__device__ __forceinline__ uint32_t NeverClean(float sum) {
-  const uint32_t bits = __float_as_uint(sum);
-  return bits == kClean ? 0x7fffffffu : bits;  // both are NaN
-}
-__device__ __forceinline__ bool Arrived(const uint4& v) {
-  return v.x != kClean && v.y != kClean && v.z != kClean && v.w != kClean;
 }
 
 // sums += A (four registers, 64 x 16) times B (shared memory, 16 x 8, 128-byte swizzle).

@@ -7,8 +7,8 @@
 
 #include <cstdint>
 
-#include "kernels/cuda/hopper.cuh"
 #include "kernels/cuda/targets.cuh"
+#include "kernels/cuda/workspace.cuh"
 
 namespace fulcrum::cuda {
 

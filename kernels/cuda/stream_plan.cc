@@ -26,13 +26,17 @@ StreamPlan PlanRounds(const StreamShape& shape, const StreamDevice& device, int 
   plan.groups = Ceil(units, most);
   plan.group_units = units / plan.groups;
   plan.longer_groups = units % plan.groups;
-  plan.warps = Ceil(most, std::max(rounds, Ceil(most, kStreamMaxWarps)));
+  plan.warps = Ceil(most, std::max(rounds, Ceil(most, shape.most_warps)));
   plan.stages =
       std::clamp(kBytesAhead / (plan.warps * shape.block_bytes), kLeastStages, kMostStages);
+  plan.finish_in_turn = most > plan.warps;
+  // An own tile lacks at most the units that the group before has.
+  plan.own_tiles = Ceil(Ceil(most, plan.rank_segments) + 1, ranks);
   plan.own_units = std::min(most, Ceil(Ceil(most, plan.rank_segments), ranks) * plan.rank_segments);
   plan.shared_bytes =
       plan.rank_segments * shape.segment_blocks * shape.column_tiles * kColumnTileBytes +
-      plan.warps * plan.stages * (shape.block_bytes + 16) + plan.rank_segments * 8 +
+      plan.warps * plan.stages * (shape.block_bytes + 16) +
+      (plan.rank_segments + plan.own_tiles) * 8 + 16 +
       plan.own_units * shape.column_tiles * kSumBytes;
   return plan;
 }
@@ -42,7 +46,7 @@ StreamPlan PlanRounds(const StreamShape& shape, const StreamDevice& device, int 
 StreamPlan PlanStream(const StreamShape& shape, const StreamDevice& device) {
   // As many warps as there are, or else a round more, or else as many rounds as it takes; and as
   // few ranks as fit, since what one thread block adds up alone needs no meeting.
-  for (int more_rounds = 0; more_rounds <= kStreamMaxWarps; ++more_rounds) {
+  for (int more_rounds = 0; more_rounds <= shape.most_warps; ++more_rounds) {
     for (int ranks = 1; ranks <= std::min(shape.segments, device.multiprocessors); ++ranks) {
       if (shape.segments % ranks != 0) continue;
       StreamPlan plan = PlanRounds(shape, device, ranks, 1);

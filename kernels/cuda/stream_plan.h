@@ -5,13 +5,17 @@
 
 namespace fulcrum::cuda {
 
+inline constexpr int kStreamProducers = 3;
+inline constexpr int kStreamMaxWarps = 21;  // with the producers 24: 80 registers a thread
+
 // What there is to do: `tiles` of 16 rows, each of `segments` K segments (order.h) of
 // `segment_blocks` blocks of 128 K.
 struct StreamShape {
   int tiles = 0;
   int segment_blocks = 0, segments = 0;
-  int column_tiles = 0;  // of 8 activation rows: 1, 2 or 4
-  int block_bytes = 0;   // of one tile's weights
+  int column_tiles = 0;              // of 8 activation rows: 1, 2 or 4
+  int block_bytes = 0;               // of one tile's weights
+  int most_warps = kStreamMaxWarps;  // of a thread block, that compute
 };
 struct StreamDevice {
   int multiprocessors = 0;
@@ -29,13 +33,12 @@ struct StreamPlan {
   int warps = 0;                           // that compute; kStreamProducers more bring the weights
   int stages = 0;                          // blocks a warp has asked for
   int own_units = 0;                       // at most: units whose sums meet in the thread block
+  int own_tiles = 0;                       // at most: tiles that it finishes
+  bool finish_in_turn = false;             // tiles one by one, as their units end
   int shared_bytes = 0;
 
   int thread_blocks() const { return ranks * groups; }
 };
-
-inline constexpr int kStreamProducers = 3;
-inline constexpr int kStreamMaxWarps = 21;  // with the producers 24: 80 registers a thread
 
 StreamPlan PlanStream(const StreamShape& shape, const StreamDevice& device);
 

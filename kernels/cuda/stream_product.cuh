@@ -27,18 +27,24 @@
 
 namespace fulcrum::cuda {
 
-inline constexpr int kStreamThreads = (kStreamMaxWarps + kStreamProducers) * 32;
+// Warps that compute, at most: looking for NaN codes takes registers, and so do 32 columns.
+template <class Quarter, int kTiles>
+inline constexpr int kStreamWarps = Quarter::kNan&& kTiles == 4 ? 17 : kStreamMaxWarps;
 
-struct StreamArgs : TargetLaunch {
+// What every warp needs at once lies together and first: parameters are read through a cache that
+// is empty at the start.
+struct StreamNumbers {
   StreamPlan plan;
   Divider by_ranks = Divider(1), by_rank_segments = Divider(1);
+  // Where things are in shared memory, bytes; activations come first.
+  int rings = 0, sums = 0, full = 0, empty = 0, x_full = 0, tile_full = 0, taken = 0;
 };
+struct StreamArgs : StreamNumbers, TargetLaunch {};
 
 // The units of one thread block, counted in the order they are worked on: others' first.
 struct StreamUnits {
-  int first, count;  // units of this rank, tile by tile
-  int own_first, own_count;
-  int first_own_tile, own_tiles;
+  int first, count;          // units of this rank, tile by tile
+  int own_first, own_count;  // those of tiles that are finished here
 
   __device__ __forceinline__ StreamUnits(const StreamArgs& p, int group, int rank) {
     const StreamPlan& plan = p.plan;
@@ -47,10 +53,8 @@ struct StreamUnits {
     // A tile is its group's that has its last unit; a group's tiles are dealt out to the ranks.
     const int tile = p.by_rank_segments(first);
     const int tiles = p.by_rank_segments(first + count) - tile;
-    first_own_tile = tile + p.by_ranks(tiles * rank);
     const int end = tile + p.by_ranks(tiles * (rank + 1));
-    own_tiles = end - first_own_tile;
-    own_first = max(first_own_tile * plan.rank_segments, first);
+    own_first = max((tile + p.by_ranks(tiles * rank)) * plan.rank_segments, first);
     own_count = max(end * plan.rank_segments - own_first, 0);
   }
   __device__ __forceinline__ bool Owns(int unit) const {
@@ -73,9 +77,7 @@ struct StreamProduct {
   const StreamArgs& p;
   const StreamUnits units;
   const int rank, lane, warp;
-  // Shared memory: activations, rings, sums, barriers.
-  const uint32_t x, rings, full, empty, x_full;
-  float4* const sums;  // [own unit][column tile][thread]
+  const uint32_t x;  // shared memory begins with the activations
 
   __device__ __forceinline__ StreamProduct(const StreamArgs& args, std::byte* shared, int group,
                                            int rank_)
@@ -84,15 +86,13 @@ struct StreamProduct {
         rank(rank_),
         lane(static_cast<int>(threadIdx.x) % 32),
         warp(__shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32, 0)),
-        x(SharedAddress(shared)),
-        rings(x + p.plan.rank_segments * p.segment_blocks * kBlockX),
-        full(rings + p.plan.warps * p.plan.stages * kBlockBytes +
-             p.plan.own_units * kTiles * 32 * 16),
-        empty(full + p.plan.warps * p.plan.stages * 8),
-        x_full(empty + p.plan.warps * p.plan.stages * 8),
-        sums(reinterpret_cast<float4*>(shared + (rings - x) +
-                                       p.plan.warps * p.plan.stages * kBlockBytes)) {}
+        x(SharedAddress(shared)) {}
 
+  // Where this thread's sums of an own unit and column tile are.
+  __device__ __forceinline__ float4* Sums(int unit, int column_tile) const {
+    const int place = ((unit - units.own_first) * kTiles + column_tile) * 32 + lane;
+    return static_cast<float4*>(__cvta_shared_to_generic(x + p.sums)) + place;
+  }
   // A unit's tile (of the launch's part), first block and number of blocks.
   __device__ __forceinline__ int TileOf(int unit) const { return p.by_rank_segments(unit); }
   __device__ __forceinline__ int SegmentOf(int unit) const {  // of this rank's
@@ -105,13 +105,24 @@ struct StreamProduct {
     return min(p.segment_blocks, p.blocks - FirstBlock(segment));
   }
 
+  __device__ __forceinline__ int FirstOwnTile() const { return TileOf(units.own_first); }
+  __device__ __forceinline__ int OwnTiles() const {
+    return TileOf(units.own_first + units.own_count) - FirstOwnTile();
+  }
+  // Units of an own tile that are here: the first ones can be those of the group before.
+  __device__ __forceinline__ int OwnUnits(int tile) const {
+    const int first = (FirstOwnTile() + tile) * p.plan.rank_segments;
+    return first + p.plan.rank_segments - max(first, units.own_first);
+  }
+
   // Brings the weights of warps `first`, `first` + kStreamProducers, ..., a lane each.
   __device__ __forceinline__ void Produce(int first) {
     const int served = first + kStreamProducers * lane;
     const bool on = served < p.plan.warps;
     const int stages = p.plan.stages;
-    const uint32_t ring = rings + served * stages * kBlockBytes;
-    const uint32_t ring_full = full + served * stages * 8, ring_empty = empty + served * stages * 8;
+    const uint32_t ring = x + p.rings + served * stages * kBlockBytes;
+    const uint32_t ring_full = x + p.full + served * stages * 8;
+    const uint32_t ring_empty = x + p.empty + served * stages * 8;
     const uint64_t policy = ReadOnce();
     int item = on ? served : units.count, left = 0;
     const std::byte* next = nullptr;
@@ -147,15 +158,26 @@ struct StreamProduct {
       ask(at.stage);
       at.Next(stages);
     }
+    __syncwarp();
+    WaitForPreviousGrid();
+  }
+
+  __device__ __forceinline__ void MakeTileBarriers() const {
+    SharedStore32(x + p.taken, 0);
+    for (int tile = 0; tile < OwnTiles(); ++tile) {
+      BarrierInit(x + p.tile_full + 8 * tile, OwnUnits(tile));
+    }
+    BarriersReady();
   }
 
   __device__ __forceinline__ void LoadActivations(const CUtensorMap* map) const {
-    for (int s = 0; s < p.plan.rank_segments; ++s) BarrierInit(x_full + 8 * s, 1);
+    for (int s = 0; s < p.plan.rank_segments; ++s) BarrierInit(x + p.x_full + 8 * s, 1);
     BarriersReady();
     WaitForPreviousGrid();
     for (int s = 0; s < p.plan.rank_segments; ++s) {
-      BarrierExpect(x_full + 8 * s, p.segment_blocks * kBlockX);
-      TensorCopySlices(x + s * p.segment_blocks * kBlockX, map, FirstBlock(s) * 2, x_full + 8 * s);
+      BarrierExpect(x + p.x_full + 8 * s, p.segment_blocks * kBlockX);
+      TensorCopySlices(x + s * p.segment_blocks * kBlockX, map, FirstBlock(s) * 2,
+                       x + p.x_full + 8 * s);
     }
   }
 
@@ -169,12 +191,14 @@ struct StreamProduct {
   // All units of this warp, one after the other.
   __device__ __forceinline__ void Compute() {
     const int stages = p.plan.stages;
-    const uint32_t ring = rings + warp * stages * kBlockBytes + lane * 16;
-    const uint32_t ring_full = full + warp * stages * 8, ring_empty = empty + warp * stages * 8;
+    const uint32_t ring = x + p.rings + warp * stages * kBlockBytes + lane * 16;
+    const uint32_t ring_full = x + p.full + warp * stages * 8;
+    const uint32_t ring_empty = x + p.empty + warp * stages * 8;
     // Where ldmatrix finds this lane's row of 8 elements: rows are 128 bytes, swizzled.
-    const uint32_t row_x = x + lane % 8 * 128;
-    const uint32_t chunk[2] = {static_cast<uint32_t>((lane / 8) ^ (lane % 8)) << 4,
-                               static_cast<uint32_t>((lane / 8 + 4) ^ (lane % 8)) << 4};
+    // Of a row's eight chunks of 16 bytes the odd steps' are the even ones' with bit 2 of their
+    // number the other way; activations begin at a multiple of 1024 bytes.
+    const uint32_t row_x =
+        x + lane % 8 * 128 + (static_cast<uint32_t>((lane / 8) ^ (lane % 8)) << 4);
     float next_scale = warp < units.count ? Scale(units[warp]) : 0.0f;
     __syncthreads();
     WaitForPreviousGrid();
@@ -185,7 +209,7 @@ struct StreamProduct {
       if (item + p.plan.warps < units.count) next_scale = Scale(units[item + p.plan.warps]);
       uint32_t block_x = row_x + segment * p.segment_blocks * kBlockX;
       float outer[kTiles][4] = {};
-      BarrierWait(x_full + 8 * segment, 0);
+      BarrierWait(x + p.x_full + 8 * segment, 0);
 #pragma unroll 1
       for (int block = 0; block < blocks; ++block, block_x += kBlockX) {
         BarrierWait(ring_full + 8 * at.stage, at.phase);
@@ -204,7 +228,7 @@ struct StreamProduct {
 #pragma unroll
           for (int t = 0; t < kTiles; ++t) {
             const uint4 columns =
-                LoadMatrices(block_x + i / 2 * kHalfX + t * kTileX + chunk[i % 2]);
+                LoadMatrices((i % 2 ? block_x ^ 64 : block_x) + i / 2 * kHalfX + t * kTileX);
             Mma(inner[t], even, make_uint2(columns.x, columns.y));
             Mma(inner[t], odd, make_uint2(columns.z, columns.w));
           }
@@ -227,8 +251,11 @@ struct StreamProduct {
     if (units.Owns(unit)) {
 #pragma unroll
       for (int t = 0; t < kTiles; ++t) {
-        sums[((unit - units.own_first) * kTiles + t) * 32 + lane] =
-            make_float4(outer[t][0], outer[t][1], outer[t][2], outer[t][3]);
+        *Sums(unit, t) = make_float4(outer[t][0], outer[t][1], outer[t][2], outer[t][3]);
+      }
+      if (p.plan.finish_in_turn) {
+        __syncwarp();
+        if (lane == 0) BarrierArrive(x + p.tile_full + 8 * (TileOf(unit) - FirstOwnTile()));
       }
     } else {
       const int segment = rank * p.plan.rank_segments + SegmentOf(unit);
@@ -239,23 +266,34 @@ struct StreamProduct {
     }
   }
 
-  // A warp a column tile of an own tile.
+  // Adds up and stores own tiles, a column tile of one at a time. Where warps go round several
+  // times, whoever has nothing else to do takes the next one and waits for its last unit; else all
+  // units end at once, and so do their warps.
   __device__ __forceinline__ void Finish() const {
-    for (int item = warp; item < units.own_tiles * kTiles; item += p.plan.warps) {
-      const int tile = units.first_own_tile + item / kTiles, column_tile = item % kTiles;
+    const bool in_turn = p.plan.finish_in_turn;
+    if (!in_turn) NamedBarrier(1, p.plan.warps * 32);  // the producers are gone
+    const int first_tile = FirstOwnTile(), items = OwnTiles() * kTiles;
+    for (int item = warp;; item += p.plan.warps) {
+      if (in_turn) {
+        if (lane == 0) item = static_cast<int>(SharedAdd(x + p.taken, 1));
+        item = __shfl_sync(~0u, item, 0);
+      }
+      if (item >= items) return;
+      if (in_turn) BarrierWait(x + p.tile_full + 8 * (item / kTiles), 0);
+      const int tile = first_tile + item / kTiles, column_tile = item % kTiles;
       FinishTile<kTiles>(p, tile, column_tile, lane, [&](int segment) -> const float4* {
         const int local = segment - rank * p.plan.rank_segments;
         const int unit = tile * p.plan.rank_segments + local;
         // A tile's first units can be those of the group before.
         if (local < 0 || local >= p.plan.rank_segments || unit < units.own_first) return nullptr;
-        return sums + ((unit - units.own_first) * kTiles + column_tile) * 32 + lane;
+        return Sums(unit, column_tile);
       });
     }
   }
 };
 
 template <class Quarter, int kTiles>
-__global__ void __launch_bounds__(kStreamThreads, 1)
+__global__ void __launch_bounds__((kStreamWarps<Quarter, kTiles> + kStreamProducers) * 32, 1)
     StreamKernel(const __grid_constant__ StreamArgs p, const __grid_constant__ CUtensorMap map) {
 #if __CUDA_ARCH__ >= 900
   extern __shared__ __align__(1024) std::byte shared[];
@@ -263,13 +301,18 @@ __global__ void __launch_bounds__(kStreamThreads, 1)
   const int group = p.by_ranks(static_cast<int>(blockIdx.x));
   StreamProduct<Quarter, kTiles> product(p, shared, group,
                                          static_cast<int>(blockIdx.x) - group * p.plan.ranks);
-  if (product.warp >= p.plan.warps) {
-    product.Produce(product.warp - p.plan.warps);
-    return;
+  const int producer = product.warp - p.plan.warps;
+  if (producer < 0) {
+    if (threadIdx.x == 0) product.LoadActivations(&map);
+    if (p.plan.finish_in_turn && threadIdx.x == static_cast<unsigned>(p.plan.warps - 1) * 32) {
+      product.MakeTileBarriers();
+    }
+    __syncwarp();
+    product.Compute();
+  } else {
+    product.Produce(producer);
+    if (!p.plan.finish_in_turn) return;
   }
-  if (threadIdx.x == 0) product.LoadActivations(&map);
-  product.Compute();
-  NamedBarrier(1, p.plan.warps * 32);  // the producers are gone
   product.Finish();
 #endif
 }
@@ -289,7 +332,8 @@ cudaError_t LaunchStream(const Product& p, std::span<const Target> targets,
                        .segment_blocks = p.segment_blocks,
                        .segments = p.segments,
                        .column_tiles = kTiles,
-                       .block_bytes = Quarter::kBlockBytes};
+                       .block_bytes = Quarter::kBlockBytes,
+                       .most_warps = kStreamWarps<Quarter, kTiles>};
   args.plan = PlanStream(shape, device);
   while (args.plan.ranks == 0 && at_once > context.sm_count) {
     at_once = shape.tiles = (at_once + 1) / 2;
@@ -310,6 +354,14 @@ cudaError_t LaunchStream(const Product& p, std::span<const Target> targets,
       shape.tiles = left;
       args.plan = PlanStream(shape, device);
     }
+    args.rings =
+        args.plan.rank_segments * p.segment_blocks * StreamProduct<Quarter, kTiles>::kBlockX;
+    args.sums = args.rings + args.plan.warps * args.plan.stages * Quarter::kBlockBytes;
+    args.full = args.sums + args.plan.own_units * kTiles * kMeetingBytes;
+    args.empty = args.full + args.plan.warps * args.plan.stages * 8;
+    args.x_full = args.empty + args.plan.warps * args.plan.stages * 8;
+    args.tile_full = args.x_full + args.plan.rank_segments * 8;
+    args.taken = args.tile_full + args.plan.own_tiles * 8;
     args.by_ranks = Divider(args.plan.ranks);
     args.by_rank_segments = Divider(args.plan.rank_segments);
     if (const cudaError_t error = AllowShared(kernel, args.plan.shared_bytes);

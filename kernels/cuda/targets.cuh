@@ -25,13 +25,13 @@ struct Target {
 };
 
 struct TargetLaunch {
-  Target targets[kMostTargets];
   int target_count;
   int first_tile;  // of the part of the tiles that this launch works on
   int blocks, segment_blocks, segments;
   int m;
   bool y_f32;
   uint4* workspace;
+  Target targets[kMostTargets];
 
   // Of a tile counted from the first of all targets.
   __device__ __forceinline__ const Target& TargetOf(int tile) const {

@@ -77,6 +77,7 @@ TEST(StreamPlan, OwnSumsFit) {
         const int units =
             own_end * plan.rank_segments - std::max(own_first * plan.rank_segments, first);
         EXPECT_LE(units, plan.own_units) << "group " << group << ", rank " << rank;
+        EXPECT_LE(own_end - own_first, plan.own_tiles) << "group " << group << ", rank " << rank;
       }
     }
     if (plan.ranks > 0) {

@@ -1,0 +1,71 @@
+// The workspace (launch.h) as thread blocks use it to hand each other sums: whoever waits for a
+// word waits until it is no longer what a clean workspace holds, takes it, and leaves it clean.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+namespace fulcrum::cuda {
+
+__device__ __forceinline__ uint4 WorkspaceLoad(const uint4* from) {
+  uint4 v;
+  asm volatile("ld.relaxed.gpu.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "l"(from)
+               : "memory");
+  return v;
+}
+__device__ __forceinline__ void WorkspaceStore(uint4* to, uint4 v) {
+  asm volatile("st.relaxed.gpu.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(v.x), "r"(v.y),
+               "r"(v.z), "r"(v.w)
+               : "memory");
+}
+
+inline constexpr uint32_t kClean = 0xffffffffu;
+__device__ __forceinline__ uint32_t NeverClean(float sum) {
+  const uint32_t bits = __float_as_uint(sum);
+  return bits == kClean ? 0x7fffffffu : bits;  // both are NaN
+}
+__device__ __forceinline__ bool Arrived(const uint4& v) {
+  return v.x != kClean && v.y != kClean && v.z != kClean && v.w != kClean;
+}
+
+// Word by word, for a warp: words `stride` apart from this thread's first on.
+template <int kCount>
+__device__ __forceinline__ void LeaveWords(uint32_t* to, int stride,
+                                           const float (&values)[kCount]) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) {
+    asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(to + i * stride),
+                 "r"(NeverClean(values[i]))
+                 : "memory");
+  }
+}
+// Asks for words; whether all had arrived.
+template <int kCount>
+__device__ __forceinline__ bool AskWords(const uint32_t* from, int stride,
+                                         float (&values)[kCount]) {
+  bool arrived = true;
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) {
+    uint32_t word;
+    asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];"
+                 : "=r"(word)
+                 : "l"(from + i * stride)
+                 : "memory");
+    values[i] = __uint_as_float(word);
+  }
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) arrived = arrived && __float_as_uint(values[i]) != kClean;
+  return arrived;
+}
+template <int kCount>
+__device__ __forceinline__ void CleanWords(uint32_t* at, int stride) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) {
+    asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(at + i * stride), "r"(kClean)
+                 : "memory");
+  }
+}
+
+}  // namespace fulcrum::cuda
