@@ -2,8 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "kernels/cuda/exact_panels.cuh"
-#include "kernels/cuda/exact_product.cuh"
+#include "kernels/cuda/exact_range.cuh"
 
 namespace fulcrum::cuda {
 
@@ -12,9 +11,9 @@ cudaError_t RunExactFp8(const ArmArgs& args) {
   const auto& context = *static_cast<const CudaContext*>(args.context);
   const Product p = MakeProduct(args);
   if (static_cast<const CudaWeight*>(args.weight)->has_nan()) {
-    return LaunchExactPanels<Fp8Quarter<true>, kColumns>(p, context);
+    return LaunchExactRanges<Fp8Step<true>, kColumns>(p, context);
   }
-  return LaunchExactPanels<Fp8Quarter<false>, kColumns>(p, context);
+  return LaunchExactRanges<Fp8Step<false>, kColumns>(p, context);
 }
 
 }  // namespace fulcrum::cuda

@@ -1,0 +1,413 @@
+// Class exact for fp8 and bf16 (order.h), several rows: multiply-adds are the time, so every warp
+// must have as many of them as any other, and little else to do.
+//
+// A unit is a K segment of kTiles tiles of 16 weight rows times kColumns columns, one warp's: what
+// is made ready of one weight serves kColumns multiply-adds, of one activation 2 kTiles. Units in a
+// row are one long line of quarters (32 K); it is cut into equal ranges, a warp each. Where a cut
+// goes through a unit, one warp does its first part before all else and leaves the accumulators,
+// and the next takes them up after all else: nobody waits, and no warp has more than its share. A
+// range is no shorter than a unit, so none has more than two parts.
+//
+// A warp needs no other: it copies weights and activations ahead to a ring of its own, and makes
+// F32 of the activations, scaled, once for all of its rows. Units are visited from the last of the
+// range to the first, and only for that one does a warp ever wait: for its first part, and for the
+// words (workspace.cuh) of other segments' sums, which are there by then or about to be.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "kernels/cuda/async_copy.cuh"
+#include "kernels/cuda/exact_step.cuh"
+#include "kernels/cuda/kernel_launch.h"
+#include "kernels/cuda/product.cuh"
+#include "kernels/cuda/workspace.cuh"
+
+namespace fulcrum::cuda {
+
+inline constexpr int kQuarterK = 2 * kStepK;
+
+// A stage of the ring is a part of a block; the fewer columns, the larger, since asking costs the
+// same for all.
+template <class Step, int kTiles, int kColumns>
+struct RangeShape {
+  static constexpr int kQuarters = kColumns > 4 || !Step::kScaled ? 2 : 4;  // of a stage
+  static constexpr int kStages = kQuarters == 4 ? 2 : 3;
+  static constexpr int kQuarterBytes = Step::kBlockBytes / 4;
+  static constexpr int kTileBytes = kQuarters * kQuarterBytes;
+  // Of a column: eight of them begin in eight banks.
+  static constexpr int kPitch = kQuarters * kQuarterK * 2 + 16;
+  static constexpr int kStageBytes = kTiles * kTileBytes + kColumns * kPitch;
+  static constexpr int kSteps = 2 * kQuarters;
+  static constexpr int kItems = kSteps * kColumns * 4;  // (step, column, lane of the order)
+  static constexpr int kWarpBytes = kStages * kStageBytes + kItems * 16;
+  static constexpr int kSums = 2 * kTiles * kColumns;  // accumulators of a thread
+  static constexpr int kOutputs = kSums / 4;           // outputs of a thread
+  static_assert(kSums % 4 == 0 && 4 % kQuarters == 0 && kItems % 32 == 0);
+  // Warps of a thread block, which has a multiprocessor for itself: what registers allow, which
+  // code for sm_90 and later needs fewer of.
+  static constexpr int Warps(bool from_sm_90) {
+    return kColumns <= 8 && Step::kScaled ? 16 : from_sm_90 ? 12 : 8;
+  }
+};
+
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+inline constexpr bool kFromSm90 = false;
+#else
+inline constexpr bool kFromSm90 = true;
+#endif
+
+struct RangePlan {
+  int first_tile, tile_groups;  // of the launch's part of the rows; groups of kTiles tiles
+  int column_groups;
+  int unit_stages, range_stages;  // unit_stages <= range_stages
+  int ranges;
+  uint32_t* left;  // [range][accumulator][thread]: what its last unit's first part came to
+  uint32_t* sums;  // [tile group][column group][segment][output][thread]
+};
+
+template <class Step, int kTiles, int kColumns>
+class RangeProduct {
+  using Shape = RangeShape<Step, kTiles, kColumns>;
+
+ public:
+  __device__ __forceinline__ RangeProduct(const Product& product, const RangePlan& range_plan,
+                                          uint32_t shared, int of_range)
+      : p(product),
+        plan(range_plan),
+        lane(static_cast<int>(threadIdx.x) % 32),
+        ring(shared),
+        range(of_range),
+        first_unit(range * plan.range_stages / plan.unit_stages) {}
+
+  __device__ __forceinline__ void Run() {
+    int unit = (End() - 1) / plan.unit_stages;
+    asking.unit = unit + 1;
+    Aim();
+#pragma unroll 1
+    for (int i = 0; i < Shape::kStages; ++i) Ask(i);
+    int stage = 0;
+    for (; unit >= first_unit; --unit) {
+      int part, to;
+      float scale;
+      float sums[Shape::kSums] = {};
+      {
+        const Unit at(*this, unit);
+        part = at.from;
+        to = at.to;
+        scale = Scale(at);
+        if (part > 0) TakeUp(range - 1, sums);
+      }
+#pragma unroll 1
+      for (; part < to; ++part) {
+        AsyncWait<Shape::kStages - 1>();
+        __syncwarp();
+        const uint32_t here = ring + stage * Shape::kStageBytes;
+        ScaleActivations(
+            here + kTiles * Shape::kTileBytes,
+            Step::kScaled ? __shfl_sync(~0u, scale, part * Shape::kQuarters / 4) : 1.0f);
+        __syncwarp();
+        Multiply(here + lane * 16, sums);
+        __syncwarp();
+        Ask(stage);
+        stage = stage + 1 == Shape::kStages ? 0 : stage + 1;
+      }
+      if (End() < (unit + 1) * plan.unit_stages) {
+        LeaveWords(Left(range), 32, sums);
+      } else {
+        Finish(unit, sums);
+      }
+    }
+  }
+
+ private:
+  __device__ __forceinline__ int End() const {  // of the range, a stage
+    return min((range + 1) * plan.range_stages,
+               plan.tile_groups * p.segments * plan.column_groups * plan.unit_stages);
+  }
+  // Where a unit is, and this range's part of it.
+  struct Unit {
+    int tile_group, column_group, segment;
+    int from, to;  // stages
+    __device__ __forceinline__ Unit(const RangeProduct& r, int unit) {
+      column_group = unit % r.plan.column_groups;
+      const int rest = unit / r.plan.column_groups;
+      segment = rest % r.p.segments;
+      tile_group = rest / r.p.segments;
+      from = max(r.range * r.plan.range_stages - unit * r.plan.unit_stages, 0);
+      // Of all segments only the last can be shorter.
+      to = min(min(r.End() - unit * r.plan.unit_stages, r.plan.unit_stages),
+               (r.p.blocks - segment * r.p.segment_blocks) * (4 / Shape::kQuarters));
+    }
+  };
+  __device__ __forceinline__ int Tile(const Unit& at) const {
+    return plan.first_tile + at.tile_group * kTiles;
+  }
+
+  // Aims the copies at the next unit that has a part here, if there is one.
+  __device__ __forceinline__ void Aim() {
+    while (--asking.unit >= first_unit) {
+      const Unit at(*this, asking.unit);
+      if (at.from >= at.to) continue;
+      const int first_block = at.segment * p.segment_blocks, quarter = at.from * Shape::kQuarters;
+      asking.left = at.to - at.from;
+      asking.of_block = quarter % 4;
+      asking.weights = TileCodes(p, Tile(at), Step::kBlockBytes) +
+                       int64_t{first_block + quarter / 4} * kPanelTiles * Step::kBlockBytes +
+                       asking.of_block * Shape::kQuarterBytes + lane * 16;
+      asking.first_column = at.column_group * kColumns;
+      asking.k = first_block * kBlockK + quarter * kQuarterK;
+      return;
+    }
+  }
+
+  // Asks for the next stage, if there is one.
+  __device__ __forceinline__ void Ask(int stage) {
+    if (asking.unit >= first_unit) {
+      const uint32_t to = ring + stage * Shape::kStageBytes;
+#pragma unroll
+      for (int i = 0; i < kTiles; ++i) {
+#pragma unroll
+        for (int part = 0; part < Shape::kTileBytes; part += 512) {
+          AsyncCopy16(to + i * Shape::kTileBytes + part + lane * 16,
+                      asking.weights + i * Step::kBlockBytes + part);
+        }
+      }
+      // Sixteen bytes of a column each; lane parts and constants apart, or every address of this
+      // would be kept in registers.
+      constexpr int kPieces = Shape::kQuarters * kQuarterK / 8, kAtOnce = 32 / kPieces;
+      const uint32_t to_x =
+          to + kTiles * Shape::kTileBytes + lane / kPieces * Shape::kPitch + lane % kPieces * 16;
+      const uint16_t* const from_x = p.x + asking.k + lane % kPieces * 8;
+      const int column = asking.first_column + lane / kPieces;
+#pragma unroll
+      for (int first = 0; first < kColumns; first += kAtOnce) {
+        AsyncCopy16(to_x + first * Shape::kPitch,
+                    from_x + min(column + first, p.m - 1) * p.x_pitch);
+      }
+      asking.k += Shape::kQuarters * kQuarterK;
+      asking.weights += Shape::kTileBytes;
+      asking.of_block += Shape::kQuarters;
+      if (asking.of_block == 4) {
+        asking.of_block = 0;
+        asking.weights += (kPanelTiles - 1) * Step::kBlockBytes;
+      }
+      if (--asking.left == 0) Aim();
+    }
+    AsyncCommit();
+  }
+
+  __device__ __forceinline__ float Scale(const Unit& at) const {  // of block `lane` of the segment
+    if constexpr (!Step::kScaled) return 1.0f;
+    const int block = at.segment * p.segment_blocks + lane;
+    const int row = Tile(at) * kTileRows / kScaleRows;
+    return block < p.blocks ? __ldg(p.scales + int64_t{row} * p.blocks + block) : 0.0f;
+  }
+
+  __device__ __forceinline__ void ScaleActivations(uint32_t from, float scale) const {
+    const uint32_t to = Activations() + lane * 16;
+    const uint32_t at = from + lane / 4 % kColumns * Shape::kPitch +
+                        lane / (4 * kColumns) * kStepK * 2 + lane % 4 * 4;
+#pragma unroll
+    for (int i = 0; i < Shape::kItems / 32; ++i) {  // eight columns, or fewer of several steps
+      const uint32_t here = at + 8 * i % kColumns * Shape::kPitch + 8 * i / kColumns * kStepK * 2;
+      SharedStore(to + i * 512,
+                  Scaled<Step::kScaled>(SharedLoad32(here), SharedLoad32(here + 16), scale));
+    }
+  }
+
+  // Where the stage's activations are as F32, scaled.
+  __device__ __forceinline__ uint32_t Activations() const {
+    return ring + Shape::kStages * Shape::kStageBytes;
+  }
+  // weights: this thread's in the stage.
+  __device__ __forceinline__ void Multiply(uint32_t weights, float (&sums)[Shape::kSums]) const {
+    uint32_t xs = Activations() + lane % 4 * 16;
+    Step next[kTiles];
+    const auto load = [&](int step) {
+#pragma unroll
+      for (int i = 0; i < kTiles; ++i) next[i].LoadShared(weights + i * Shape::kTileBytes, step);
+    };
+    load(0);
+#pragma unroll 1
+    for (int step = 0; step < Shape::kSteps; ++step, xs += kColumns * 64) {
+      StepPairs pairs[kTiles];
+#pragma unroll
+      for (int i = 0; i < kTiles; ++i) pairs[i] = next[i].Pairs();
+      load(min(step + 1, Shape::kSteps - 1));
+      // Two columns at a time, the next two on their way.
+      float4 x[2] = {SharedLoadF32(xs), SharedLoadF32(xs + 64)};
+#pragma unroll
+      for (int c = 0; c < kColumns; c += 2) {
+        const float4 now[2] = {x[0], x[1]};
+        if (c + 2 < kColumns) {
+          x[0] = SharedLoadF32(xs + (c + 2) * 64);
+          x[1] = SharedLoadF32(xs + (c + 3) * 64);
+        }
+#pragma unroll
+        for (int i = 0; i < 2 * kTiles; ++i) {
+          float* const of = sums + i / 2 * 2 * kColumns + c + i % 2;
+          ExactStep(pairs[i / 2], now[i % 2], of[0], of[kColumns]);
+        }
+      }
+    }
+  }
+
+  __device__ __forceinline__ uint32_t* Left(int range) const {
+    return plan.left + int64_t{range} * Shape::kSums * 32 + lane;
+  }
+  __device__ __forceinline__ void TakeUp(int range, float (&sums)[Shape::kSums]) const {
+    uint32_t* const left = Left(range);
+    while (!AskWords(left, 32, sums)) {
+    }
+    CleanWords<Shape::kSums>(left, 32);
+    __syncwarp();
+  }
+
+  // Of the segments of some outputs, the first of which is unit `first`, the one that is done last:
+  // the first unit of a range, which its warp visits last; or the first of all, in one range.
+  __device__ __forceinline__ int LastSegment(int first) const {
+    for (int segment = p.segments - 1; segment > 0; --segment) {
+      const int begin = (first + segment * plan.column_groups) * plan.unit_stages;
+      const int cut = (begin + plan.range_stages - 1) / plan.range_stages * plan.range_stages;
+      if (cut < begin + plan.unit_stages) return segment;
+    }
+    return 0;
+  }
+
+  // Of the four threads that hold a sum each keeps its share: output j of a thread is accumulator
+  // 4 j + lane % 4. Who is last adds them all, in ascending order.
+  __device__ __forceinline__ void Finish(int unit, const float (&sums)[Shape::kSums]) const {
+    int lane = this->lane;
+    asm volatile(""
+                 : "+r"(lane), "+r"(unit));  // or all of this end's addresses would be made ahead
+    const Unit at(*this, unit);
+    float own[Shape::kOutputs];
+#pragma unroll
+    for (int i = 0; i < Shape::kSums; ++i) {
+      const float sum = AddLanes(sums[i]);
+      if (lane % 4 == i % 4) own[i / 4] = sum;
+    }
+    constexpr int kWords = Shape::kOutputs * 32;
+    uint32_t* const meeting =
+        plan.sums + lane +
+        (int64_t{at.tile_group} * plan.column_groups + at.column_group) * p.segments * kWords;
+    const int last = LastSegment(unit - at.segment * plan.column_groups);
+    if (at.segment != last) {
+      LeaveWords(meeting + at.segment * kWords, 32, own);
+      return;
+    }
+    float sum[Shape::kOutputs] = {};
+    constexpr int kTogether = 3;  // segments asked for together
+    for (int first = 0; first < p.segments; first += kTogether) {
+      float others[kTogether][Shape::kOutputs];
+      bool arrived = false;
+      while (!arrived) {
+        arrived = true;
+#pragma unroll
+        for (int i = 0; i < kTogether; ++i) {
+          if (first + i >= p.segments || first + i == last) continue;
+          const bool here = AskWords(meeting + (first + i) * kWords, 32, others[i]);
+          arrived = arrived && here;
+        }
+      }
+#pragma unroll
+      for (int i = 0; i < kTogether; ++i) {
+        if (first + i >= p.segments) continue;
+        const bool here = first + i == last;
+        if (!here) CleanWords<Shape::kOutputs>(meeting + (first + i) * kWords, 32);
+#pragma unroll
+        for (int j = 0; j < Shape::kOutputs; ++j) {
+          sum[j] = __fadd_rn(sum[j], here ? own[j] : others[i][j]);
+        }
+      }
+    }
+#pragma unroll
+    for (int j = 0; j < Shape::kOutputs; ++j) {
+      const int i = 4 * j + lane % 4, row = i / kColumns;
+      const int64_t n =
+          int64_t{Tile(at)} * kTileRows + row / 2 * kTileRows + row % 2 * 8 + lane / 4;
+      const int m = at.column_group * kColumns + i % kColumns;
+      if (n < p.n && m < p.m) StoreResult(p, m, n, sum[j]);
+    }
+    __syncwarp();
+  }
+
+  const Product& p;
+  const RangePlan& plan;
+  const int lane;
+  const uint32_t ring;
+  const int range, first_unit;
+  struct {
+    int unit, left, of_block, first_column, k;
+    const std::byte* weights;
+  } asking;
+};
+
+template <class Step, int kTiles, int kColumns>
+__global__ void __launch_bounds__((RangeShape<Step, kTiles, kColumns>::Warps(kFromSm90) * 32), 1)
+    RangeKernel(const __grid_constant__ Product p, const __grid_constant__ RangePlan plan) {
+  extern __shared__ __align__(16) std::byte shared[];
+  const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32, 0);
+  const int range = warp * static_cast<int>(gridDim.x) + static_cast<int>(blockIdx.x);
+  if (range >= plan.ranges) return;
+  constexpr int kWarpBytes = RangeShape<Step, kTiles, kColumns>::kWarpBytes;
+  RangeProduct<Step, kTiles, kColumns>(p, plan, SharedAddress(shared) + warp * kWarpBytes, range)
+      .Run();
+}
+
+// All thread blocks of a launch run at once, as whoever waits for another needs.
+template <class Step, int kTiles, int kColumns>
+cudaError_t LaunchRanges(const Product& p, const CudaContext& context) {
+  using Shape = RangeShape<Step, kTiles, kColumns>;
+  const auto kernel = &RangeKernel<Step, kTiles, kColumns>;
+  const int block_warps =
+      std::min(Shape::Warps(context.has_bulk_copies), context.max_shared_bytes / Shape::kWarpBytes);
+  const KernelGrid shape = {.thread_blocks = {},
+                            .threads = block_warps * 32,
+                            .shared_bytes = block_warps * Shape::kWarpBytes};
+  if (const cudaError_t error = AllowShared(kernel, static_cast<size_t>(shape.shared_bytes));
+      error != cudaSuccess) {
+    return error;
+  }
+  const int warps = context.sm_count * block_warps;
+  RangePlan plan = {};
+  plan.column_groups = (p.m + kColumns - 1) / kColumns;
+  plan.unit_stages = p.segment_blocks * (4 / Shape::kQuarters);
+  plan.left = reinterpret_cast<uint32_t*>(context.workspace);
+  plan.sums = plan.left + int64_t{warps} * Shape::kSums * 32;
+  // As many rows at a time as the workspace has room for.
+  const int64_t units_a_group = int64_t{plan.column_groups} * p.segments;
+  const int64_t words = context.workspace_bytes / 4 - int64_t{warps} * Shape::kSums * 32;
+  const auto most =
+      static_cast<int>(std::min(words / (units_a_group * Shape::kOutputs * 32),
+                                int64_t{INT32_MAX / 2} / (units_a_group * plan.unit_stages)));
+  if (most < 1) return cudaErrorMemoryAllocation;
+  const int tile_groups = (p.tiles + kTiles - 1) / kTiles;
+  for (int first = 0; first < tile_groups; first += most) {
+    plan.first_tile = first * kTiles;
+    plan.tile_groups = std::min(most, tile_groups - first);
+    const int stages = plan.tile_groups * static_cast<int>(units_a_group) * plan.unit_stages;
+    plan.range_stages = std::max(plan.unit_stages, (stages + warps - 1) / warps);
+    plan.ranges = (stages + plan.range_stages - 1) / plan.range_stages;
+    KernelGrid grid = shape;
+    grid.thread_blocks = dim3(static_cast<unsigned>(std::min(plan.ranges, context.sm_count)));
+    if (const cudaError_t error = LaunchKernel(kernel, grid, context.stream, p, plan);
+        error != cudaSuccess) {
+      return error;
+    }
+  }
+  return cudaSuccess;
+}
+
+// Two tiles a warp where that leaves work for most warps, else one.
+template <class Step, int kColumns>
+cudaError_t LaunchExactRanges(const Product& p, const CudaContext& context) {
+  const int64_t units = int64_t{p.tiles} * p.segments * ((p.m + kColumns - 1) / kColumns);
+  return units >= int64_t{context.sm_count} * RangeShape<Step, 2, kColumns>::Warps(true) * 5 / 4
+             ? LaunchRanges<Step, 2, kColumns>(p, context)
+             : LaunchRanges<Step, 1, kColumns>(p, context);
+}
+
+}  // namespace fulcrum::cuda
