@@ -115,7 +115,8 @@ void FillCapabilities(uint32_t caps, v1::Device* device) {
                                                          {kCapSm90a, "sm90a"},
                                                          {kCapBlockScaled, "block_scaled"},
                                                          {kCapImma, "imma"},
-                                                         {kCapBulkCopy, "bulk_copy"}};
+                                                         {kCapBulkCopy, "bulk_copy"},
+                                                         {kCapFasterArms, "faster_arms"}};
   for (const auto& [bit, name] : kNames) {
     if ((caps & bit) != 0) device->add_capabilities(name);
   }

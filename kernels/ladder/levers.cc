@@ -257,11 +257,12 @@ std::string LeverSet::Print(Lever lever) const {
   return std::string();
 }
 
-bool Gate::Open(const LeverSet& levers, Family family) const {
+bool Gate::Open(const LeverSet& levers, Family family, bool is_faster) const {
   if (lever == Lever::kAlwaysOpen) return true;
   const int choice = Info(lever).kind == LeverKind::kFamilyMap ? levers.choice(lever, family)
                                                                : levers.choice(lever);
-  return (choices >> choice & 1) != 0;
+  const uint32_t open = is_faster ? choices : choices & ~where_faster;
+  return (open >> choice & 1) != 0;
 }
 
 }  // namespace fulcrum
