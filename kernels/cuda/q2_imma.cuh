@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "kernels/cuda/q8_chunk.cuh"
 #include "kernels/cuda/q8_rows.h"
 #include "kernels/cuda/shared_memory.cuh"
 
@@ -24,18 +25,16 @@ __device__ __forceinline__ void ImmaHalf(int& low, int& high, uint32_t a, uint32
 }
 #endif
 
-// sums = starts of the two columns + codes times q.
-__device__ __forceinline__ void Imma(int (&sums)[4], const uint32_t (&codes)[4], const uint2& q,
-                                     int start_even, int start_odd) {
+// sums = kRounderBits + codes times q.
+__device__ __forceinline__ void Imma(int (&sums)[4], const uint32_t (&codes)[4], const uint2& q) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
   asm("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, "
-      "%9}, {%10, %11, %10, %11};"
+      "%9}, {%10, %10, %10, %10};"
       : "=r"(sums[0]), "=r"(sums[1]), "=r"(sums[2]), "=r"(sums[3])
       : "r"(codes[0]), "r"(codes[1]), "r"(codes[2]), "r"(codes[3]), "r"(q.x), "r"(q.y),
-        "r"(start_even), "r"(start_odd));
+        "r"(kRounderBits));
 #elif defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 750
-  sums[0] = sums[2] = start_even;
-  sums[1] = sums[3] = start_odd;
+  for (int& sum : sums) sum = kRounderBits;
   ImmaHalf(sums[0], sums[1], codes[0], q.x);
   ImmaHalf(sums[0], sums[1], codes[2], q.y);
   ImmaHalf(sums[2], sums[3], codes[1], q.x);
@@ -62,7 +61,7 @@ struct Q8Fragments {
       return __ldg(reinterpret_cast<const uint2*>(device + at) + lane);
     }
   }
-  // Starts of columns 2 t and 2 t + 1, then their scales.
+  // Offsets of columns 2 t and 2 t + 1, then their scales: floats.
   __device__ __forceinline__ uint4 Constants(int at) const {
     if constexpr (kShared) {
       return SharedLoad(shared + at + kQ8ConstantsAt + lane % 4 * 16);

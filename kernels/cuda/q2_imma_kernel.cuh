@@ -8,9 +8,9 @@
 // L = ((v0 + v1) + v2) + v3 of either lane, then the butterfly's first step, L[w] + L[w + 16]. The
 // sixteen results meet in shared memory, where the other four steps are taken.
 //
-// A chunk's integer sum is one m16n8k32 step that starts from kRounderBits - sum(q), so that its bits
-// are a float already (q8_chunk.cuh): an element's term costs a subtraction, a multiplication and a
-// multiply-add.
+// A chunk's integer sum is one m16n8k32 step that starts from kRounderBits, so that its bits are a
+// float already (q8_chunk.cuh): an element's term costs a subtraction, two multiplications and an
+// addition.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -105,43 +105,41 @@ struct Q2ImmaProduct {
   __device__ __forceinline__ void Together(int id) const { NamedBarrier(id, kQ2ImmaWarps * 32); }
 
   // The fused quantise. A warp makes the chunks it owns, so nobody else waits for them: eight
-  // chunks of some row a pass, four lanes each.
+  // chunks of some row a pass, four lanes each. Two passes' rows are asked for ahead.
   struct Rows {
-    uint4 eight[kQ2FusedPasses];
+    int items;
+    uint4 next[2];
   };
-  __device__ __forceinline__ int OwnChunks() const {
-    return (p.layout.chunks - warp + kQ2ImmaWarps - 1) / kQ2ImmaWarps;
+  __device__ __forceinline__ uint4 LoadRow(int item, int items) const {
+    if (item >= items) return make_uint4(0, 0, 0, 0);
+    const int own = p.by_m(item), row = item - own * p.m;
+    const uint16_t* const at =
+        p.rows + row * p.pitch + (warp + own * kQ2ImmaWarps) * kQ2ChunkK + lane % 4 * 8;
+    return __ldg(reinterpret_cast<const uint4*>(at));
   }
-  __device__ __forceinline__ void LoadRows(Rows* rows) const {
-    const int items = OwnChunks() * p.m;
-#pragma unroll
-    for (int pass = 0; pass < kQ2FusedPasses; ++pass) {
-      const int item = pass * 8 + lane / 4, own = p.by_m(item), row = item - own * p.m;
-      rows->eight[pass] = make_uint4(0, 0, 0, 0);
-      if (item < items) {
-        rows->eight[pass] = __ldg(
-            reinterpret_cast<const uint4*>(p.rows + row * p.pitch +
-                                           (warp + own * kQ2ImmaWarps) * kQ2ChunkK) +
-            lane % 4);
-      }
-    }
+  __device__ __forceinline__ Rows LoadRows() const {
+    const int own = (p.layout.chunks - warp + kQ2ImmaWarps - 1) / kQ2ImmaWarps;
+    const int items = max(own, 0) * p.m;
+    return {items, {LoadRow(lane / 4, items), LoadRow(lane / 4 + 8, items)}};
   }
-  __device__ __forceinline__ void QuantiseRows(const Rows& rows) const {
-    const int items = OwnChunks() * p.m, t = lane % 4;
-#pragma unroll
-    for (int pass = 0; pass < kQ2FusedPasses; ++pass) {
-      if (pass * 8 >= items) break;
-      const int item = pass * 8 + lane / 4, own = p.by_m(item), row = item - own * p.m;
-      const Q8Part part = QuantisePart(rows.eight[pass]);
-      if (item >= items) continue;
-      std::byte* const to = shared_x + (warp + own * kQ2ImmaWarps) * kQ8FragmentBytes;
-      const int column = row * kSpread;
-      reinterpret_cast<uint2*>(to)[4 * column + t] = make_uint2(part.low, part.high);
-      if (t == 0) {
-        int* const constants =
-            reinterpret_cast<int*>(to + kQ8ConstantsAt) + column / 2 * 4 + column % 2;
-        constants[0] = part.start;
-        constants[2] = __float_as_int(part.scale);
+  __device__ __forceinline__ void QuantiseRows(Rows rows) const {
+#pragma unroll 1
+    for (int first = 0; first < rows.items; first += 8) {
+      const uint4 eight = rows.next[0];
+      rows.next[0] = rows.next[1];
+      const int item = first + lane / 4;
+      rows.next[1] = LoadRow(item + 16, rows.items);
+      const Q8Part part = QuantisePart(eight);
+      if (item < rows.items) {
+        const int own = p.by_m(item), column = (item - own * p.m) * kSpread;
+        std::byte* const to = shared_x + (warp + own * kQ2ImmaWarps) * kQ8FragmentBytes;
+        reinterpret_cast<uint2*>(to)[4 * column + lane % 4] = make_uint2(part.low, part.high);
+        if (lane % 4 == 0) {
+          float* const constants =
+              reinterpret_cast<float*>(to + kQ8ConstantsAt) + column / 2 * 4 + column % 2;
+          constants[0] = part.offset;
+          constants[2] = part.scale;
+        }
       }
     }
     __syncwarp();
@@ -174,13 +172,13 @@ struct Q2ImmaProduct {
 #pragma unroll
       for (int c = 0; c < kColumnTiles; ++c) {
         int integers[4];
-        Imma(integers, codes, q[c], static_cast<int>(constants[c].x),
-             static_cast<int>(constants[c].y));
+        Imma(integers, codes, q[c]);
+        const float offset[2] = {__uint_as_float(constants[c].x), __uint_as_float(constants[c].y)};
         const float d8[2] = {__uint_as_float(constants[c].z), __uint_as_float(constants[c].w)};
 #pragma unroll
         for (int e = 0; e < kElements; ++e) {
           const int element = e * kSpread;
-          const float s = __fsub_rn(__int_as_float(integers[element]), kRounder);
+          const float s = __fsub_rn(__int_as_float(integers[element]), offset[element % 2]);
           const float d = __fmul_rn(element < 2 ? d2.x : d2.y, d8[element % 2]);
           // Adding the first to +0 differs from not adding it in the sign of a zero, which the sums
           // below, from +0 too, do not keep.
@@ -199,17 +197,25 @@ struct Q2ImmaProduct {
     const int code_pitch = Q2Layout::CodePitch(first_chunks);
     const uint32_t lane_codes = g * code_pitch + t * 4;
     const uint32_t lane_scales = kQ2Pairs * code_pitch + g * layout.ScalePitch(first_chunks);
+    const uint32_t scale_step = (32 >> layout.scale_shift) * 4;
+    const int second_chunks = layout.slabs > 1 ? layout.SlabChunks(1) : 0;
 #pragma unroll 1
     for (int of_pair = 0; of_pair < 2; ++of_pair) {
       // Virtual threads l, l + 32, l + 64 and l + 96 of a lane l, one after the other.
       Sums of_lane = {};
+      int own = warp + of_pair * kQ2ImmaWarps;
+      uint32_t codes_at = lane_codes + own * kQ2ChunkBytes;
+      uint32_t scales_at = lane_scales + (own >> layout.scale_shift) * 4;
+      int x_at = own * kQ8FragmentBytes;
 #pragma unroll 1
-      for (int own = warp + of_pair * kQ2ImmaWarps; own < first_chunks; own += 32) {
+      for (; own < first_chunks; own += 32) {
         Sums v;
-        Chunk<true>(tiles, lane_codes + own * kQ2ChunkBytes,
-                    lane_scales + (own >> layout.scale_shift) * 4, x, own * kQ8FragmentBytes, v);
+        Chunk<true>(tiles, codes_at, scales_at, x, x_at, v);
+        codes_at += 32 * kQ2ChunkBytes;
+        scales_at += scale_step;
+        x_at += 32 * kQ8FragmentBytes;
 #pragma unroll 1
-        for (int slab = 1; slab < layout.slabs; ++slab) {
+        for (int slab = 1; own < second_chunks && slab < layout.slabs; ++slab) {
           const int slab_chunks = layout.SlabChunks(slab);
           if (own >= slab_chunks) break;
           const int pitch = Q2Layout::CodePitch(slab_chunks);
@@ -266,18 +272,18 @@ struct Q2ImmaProduct {
     if (i >= tiles || in_tile % kSpread != 0 || column >= p.m) return;
     const float* const from =
         buffer + part * kSumFloats + in_tile * kQ2SumColumnPitch + row;
-    float lanes[kQ2ImmaWarps];
+    float eight[8], four[4];
 #pragma unroll
-    for (int w = 0; w < kQ2ImmaWarps; ++w) lanes[w] = from[w * kWarpFloats];
-#pragma unroll
-    for (int stride = kQ2ImmaWarps / 2; stride > 0; stride /= 2) {
-#pragma unroll
-      for (int w = 0; w < stride; ++w) lanes[w] = __fadd_rn(lanes[w], lanes[w + stride]);
+    for (int w = 0; w < 8; ++w) {
+      eight[w] = __fadd_rn(from[w * kWarpFloats], from[(w + 8) * kWarpFloats]);
     }
+#pragma unroll
+    for (int w = 0; w < 4; ++w) four[w] = __fadd_rn(eight[w], eight[w + 4]);
+    const float sum = __fadd_rn(__fadd_rn(four[0], four[2]), __fadd_rn(four[1], four[3]));
     const int tile = first_tile + first + i;
     const Q2Target& target = p.TargetOf(tile);
     const int64_t n = int64_t{tile - target.first_tile} * kQ2TileRows + row;
-    if (n < target.n) StoreResult(target.y, p.y_f32, column * target.y_pitch + n, lanes[0]);
+    if (n < target.n) StoreResult(target.y, p.y_f32, column * target.y_pitch + n, sum);
   }
 
   __device__ __forceinline__ void Meet(int step, int tiles, const Sums& pair) const {
@@ -338,8 +344,8 @@ struct Q2ImmaProduct {
     }
     WaitForPreviousGrid();
     if constexpr (kXShared && kColumnTiles == 1) {
-      Rows rows;
-      if (p.plan.fused) LoadRows(&rows);
+      Rows rows = {};
+      if (p.plan.fused) rows = LoadRows();
       __syncthreads();
       if (p.plan.fused) {
         QuantiseRows(rows);
@@ -394,9 +400,7 @@ struct Q2ImmaProduct {
       if (!fused) {
         Bring(shared_x, DeviceX(), p.plan.x_bytes);
       } else if (warp < kQ2ImmaWarps) {
-        Rows rows;
-        LoadRows(&rows);
-        QuantiseRows(rows);
+        QuantiseRows(LoadRows());
       }
     }
     const Q8Fragments<kXShared> x = X();

@@ -71,14 +71,13 @@ __device__ __forceinline__ void AddChunk(const Q2LaneProduct& p, const Q2LaneChu
     const std::byte* const x = p.x + min(c, p.m - 1) * Q8LaneRowBytes(p.layout.chunks);
     const uint4 first = __ldg(reinterpret_cast<const uint4*>(x) + chunk);
     const uint4 second = __ldg(reinterpret_cast<const uint4*>(x) + p.layout.chunks + chunk);
-    const int2 constants =
-        __ldg(reinterpret_cast<const int2*>(x + int64_t{p.layout.chunks} * 32) + chunk);
+    const float2 offset_and_scale =
+        __ldg(reinterpret_cast<const float2*>(x + int64_t{p.layout.chunks} * 32) + chunk);
     const uint32_t q[8] = {first.x,  first.y,  first.z,  first.w,
                            second.x, second.y, second.z, second.w};
-    const float scale = __int_as_float(constants.y);
 #pragma unroll
     for (int row = 0; row < 2 * kPairs; ++row) {
-      int sum = constants.x;
+      int sum = kRounderBits;
 #pragma unroll
       for (int t = 0; t < 4; ++t) {
 #pragma unroll
@@ -87,8 +86,8 @@ __device__ __forceinline__ void AddChunk(const Q2LaneProduct& p, const Q2LaneChu
                        static_cast<int>(q[2 * t + half]), sum);
         }
       }
-      const float s = __fsub_rn(__int_as_float(sum), kRounder);
-      v[row][c] = __fmaf_rn(__fmul_rn(scales[row], scale), s, v[row][c]);
+      const float s = __fsub_rn(__int_as_float(sum), offset_and_scale.x);
+      v[row][c] = __fmaf_rn(__fmul_rn(scales[row], offset_and_scale.y), s, v[row][c]);
     }
   }
 }

@@ -12,35 +12,64 @@ namespace fulcrum::cuda {
 inline constexpr float kRounder = 12582912.0f;
 inline constexpr int kRounderBits = 0x4b400000;
 
-// One lane's part of a chunk. Of a sum of products s = sum (code - 1) * q the arms start their
-// integer sum at `start`: with the products of the codes added, its bits are the float kRounder + s.
+// One lane's part of a chunk. An arm starts its integer sum at kRounderBits and adds code * q: then
+// the bits are a float, and that float minus `offset` is sum (code - 1) * q, all of it exactly.
 struct Q8Part {
   uint32_t low, high;  // q of the lane's first four values and its last four
-  int start;           // kRounderBits - sum of the chunk's 32 q
+  float offset;        // kRounder + the sum of the chunk's 32 q
   float scale;
 };
 
-// The true quotient, rounded once, then to an integer with halves away from zero.
-__device__ __noinline__ int QuantiseByDivision(float x, float scale) {
-  const float ratio = roundf(__fdiv_rn(x, scale));
-  return static_cast<int>(fminf(fmaxf(ratio, -127.0f), 127.0f));
+__device__ __forceinline__ float Bf16Of(const uint4& eight, int i) {
+  const uint32_t pairs[4] = {eight.x, eight.y, eight.z, eight.w};
+  const uint32_t pair = pairs[i / 2];
+  return __uint_as_float(i % 2 ? pair & 0xffff0000u : pair << 16);
 }
 
-// A product with the inverse is within 2^-15 of the rounded quotient, so it decides wherever it is
-// further than that from a half. Elsewhere, and where the inverse overflows, one has to divide.
-__device__ __forceinline__ uint32_t Quantise(float x, float scale, float inverse) {
-  const float ratio = __fmul_rn(x, inverse);
-  const float rounded = __fadd_rn(ratio, kRounder);
-  const float off = __fsub_rn(ratio, __fsub_rn(rounded, kRounder));
-  const bool sure = fabsf(off) < 0.5f - 0x1p-14f;  // false for NaN
-  int q = __float_as_int(rounded);
-  if (!sure) q = QuantiseByDivision(x, scale);
-  return static_cast<uint32_t>(q) & 0xffu;
+// amax / 127, rounded to nearest: for the BF16 magnitudes from 2^-100 on one step of refinement from
+// the rounded inverse gives the rounded quotient of each (q8_scale_test.cc tries them all).
+inline constexpr float kInverse127 = 0x1.020408p-7f, kRefinable = 0x1p-100f;
+__device__ __noinline__ float ScaleByDivision(float amax) { return __fdiv_rn(amax, 127.0f); }
+__device__ __forceinline__ float ScaleOf(float amax) {
+  if (amax < kRefinable) return ScaleByDivision(amax);
+  const float quotient = __fmul_rn(amax, kInverse127);
+  return __fmaf_rn(__fmaf_rn(-127.0f, quotient, amax), kInverse127, quotient);
+}
+
+// True quotients, rounded once, then to integers with halves away from zero.
+__device__ __noinline__ uint2 QuantiseByDivision(uint4 eight, float scale) {
+  uint32_t words[2] = {};
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    const float ratio = roundf(__fdiv_rn(Bf16Of(eight, i), scale));
+    const int q = static_cast<int>(fminf(fmaxf(ratio, -127.0f), 127.0f));
+    words[i / 4] |= (static_cast<uint32_t>(q) & 0xffu) << (8 * (i % 4));
+  }
+  return make_uint2(words[0], words[1]);
+}
+
+// A product with an approximate inverse (off by at most 2^-23 of it) is within 2^-14 of the rounded
+// quotient, so it decides wherever it is further than that from a half. Elsewhere, and where the
+// inverse overflows, one has to divide.
+__device__ __forceinline__ uint2 Quantise(const uint4& eight, float scale) {
+  float inverse;
+  asm("rcp.approx.f32 %0, %1;" : "=f"(inverse) : "f"(scale));
+  uint32_t words[2] = {};
+  bool sure = true;
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    const float ratio = __fmul_rn(Bf16Of(eight, i), inverse);
+    const float rounded = __fadd_rn(ratio, kRounder);
+    const float off = __fsub_rn(ratio, __fsub_rn(rounded, kRounder));
+    sure = sure && fabsf(off) < 0.5f - 0x1p-14f;  // false for NaN
+    words[i / 4] |= (__float_as_uint(rounded) & 0xffu) << (8 * (i % 4));
+  }
+  return sure ? make_uint2(words[0], words[1]) : QuantiseByDivision(eight, scale);
 }
 
 // `eight`: the lane's BF16 values, k ascending. For whole groups of four lanes.
 __device__ __forceinline__ Q8Part QuantisePart(const uint4& eight) {
-  uint32_t pairs[4] = {eight.x, eight.y, eight.z, eight.w};
+  const uint32_t pairs[4] = {eight.x, eight.y, eight.z, eight.w};
   // As integers magnitudes keep their order, and infinities and NaN are above all others.
   uint32_t largest = 0;
 #pragma unroll
@@ -51,23 +80,18 @@ __device__ __forceinline__ Q8Part QuantisePart(const uint4& eight) {
   largest = max(largest, __shfl_xor_sync(~0u, largest, 2));
   const bool finite = largest < 0x7f800000u;
   Q8Part part;
-  part.scale = finite ? __fdiv_rn(__uint_as_float(largest), 127.0f) : __int_as_float(0x7fc00000);
-  const bool zero = !(part.scale > 0);  // NaN too
-  const float inverse = zero ? 0.0f : __fdiv_rn(1.0f, part.scale);
-  uint32_t words[2] = {};
-#pragma unroll
-  for (int i = 0; i < 8; ++i) {
-    const uint32_t pair = zero ? 0u : pairs[i / 2];
-    const float x = __uint_as_float(i % 2 ? pair & 0xffff0000u : pair << 16);
-    words[i / 4] |= Quantise(x, part.scale, inverse) << (8 * (i % 4));
-  }
-  part.low = words[0];
-  part.high = words[1];
+  part.scale = largest == 0 ? 0.0f
+               : finite     ? ScaleOf(__uint_as_float(largest))
+                            : __int_as_float(0x7fc00000);
+  uint2 q = make_uint2(0, 0);
+  if (part.scale > 0) q = Quantise(eight, part.scale);  // not where it is NaN
+  part.low = q.x;
+  part.high = q.y;
   int sum = __dp4a(static_cast<int>(part.low), 0x01010101, 0);
   sum = __dp4a(static_cast<int>(part.high), 0x01010101, sum);
   sum += __shfl_xor_sync(~0u, sum, 1);
   sum += __shfl_xor_sync(~0u, sum, 2);
-  part.start = kRounderBits - sum;
+  part.offset = __int_as_float(kRounderBits + sum);
   return part;
 }
 

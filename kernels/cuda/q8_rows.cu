@@ -33,8 +33,7 @@ __global__ void __launch_bounds__(kThreads) QuantiseQ8(Q8Input x, int spread, st
     *reinterpret_cast<uint2*>(own + (t / 2 * x.chunks + chunk) * 16 + t % 2 * 8) =
         make_uint2(q.low, q.high);
     if (t == 0) {
-      *reinterpret_cast<int2*>(own + x.chunks * 32 + chunk * 8) =
-          make_int2(q.start, __float_as_int(q.scale));
+      *reinterpret_cast<float2*>(own + x.chunks * 32 + chunk * 8) = make_float2(q.offset, q.scale);
     }
   } else {
     std::byte* const own = to + column / kQ8ColumnTile * Q8FragmentTileBytes(x.chunks) +
@@ -43,9 +42,9 @@ __global__ void __launch_bounds__(kThreads) QuantiseQ8(Q8Input x, int spread, st
     reinterpret_cast<uint2*>(own)[4 * in_tile + t] = make_uint2(q.low, q.high);
     if (t == 0) {
       auto* const constants =
-          reinterpret_cast<int*>(own + kQ8ConstantsAt) + in_tile / 2 * 4 + in_tile % 2;
-      constants[0] = q.start;
-      constants[2] = __float_as_int(q.scale);
+          reinterpret_cast<float*>(own + kQ8ConstantsAt) + in_tile / 2 * 4 + in_tile % 2;
+      constants[0] = q.offset;
+      constants[2] = q.scale;
     }
   }
 }

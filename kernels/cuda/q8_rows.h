@@ -13,14 +13,14 @@
 
 namespace fulcrum::cuda {
 
-// For lanes that own chunks (q2_lanes.cuh). A row: [2 halves][chunks][16 bytes], then [chunks][start,
-// scale]. Of a chunk's 32 k half h has 16 h .. 16 h + 15. What a start is: q8_chunk.cuh.
+// For lanes that own chunks (q2_lanes.cuh). A row: [2 halves][chunks][16 bytes], then [chunks][offset,
+// scale], F32. Of a chunk's 32 k half h has 16 h .. 16 h + 15. What an offset is: q8_chunk.cuh.
 inline constexpr int kQ8LaneChunkBytes = 40;
 FULCRUM_HOST_DEVICE constexpr int64_t Q8LaneRowBytes(int chunks) { return int64_t{chunks} * kQ8LaneChunkBytes; }
 
-// For tensor cores (q2_imma.cuh): [column tile of 8 rows][chunks] of kQ8FragmentBytes: thread 4 g +
-// t's two words of row g, k 8 t .. 8 t + 7 (the B operand of m16n8k32); then, for t = 0 .. 3, the
-// starts of rows 2 t and 2 t + 1 and their scales.
+// For tensor cores (q2_imma.cuh): [column tile of 8][chunks] of kQ8FragmentBytes: thread 4 g + t's
+// two words of column g, k 8 t .. 8 t + 7 (the B operand of m16n8k32); then, for t = 0 .. 3, the
+// offsets of columns 2 t and 2 t + 1 and their scales, F32.
 inline constexpr int kQ8ColumnTile = 8;
 inline constexpr int kQ8ConstantsAt = 256;
 inline constexpr int kQ8FragmentBytes = 320;
