@@ -17,9 +17,8 @@ absl::Status UploadedWeight::Check(const WeightSource& source) {
                                                    ", K = ", spec.k, "; both must be at least 1"));
   }
   constexpr int64_t kMostQ2K = int64_t{1} << 20;  // offsets within a tile are ints
-  if (spec.format == WeightFormat::kQ2_0 &&
-      ((spec.q2_block != 64 && spec.q2_block != 128) || spec.k % spec.q2_block != 0 ||
-       spec.k > kMostQ2K)) {
+  if (spec.format == WeightFormat::kQ2_0 && ((spec.q2_block != 64 && spec.q2_block != 128) ||
+                                             spec.k % spec.q2_block != 0 || spec.k > kMostQ2K)) {
     return absl::InvalidArgumentError(
         absl::StrCat(spec.name, ": K = ", spec.k, " in q2_0 blocks of ", spec.q2_block,
                      "; expected whole blocks of 64 or 128 and at most ", kMostQ2K));

@@ -25,16 +25,17 @@ __device__ __forceinline__ void ImmaHalf(int& low, int& high, uint32_t a, uint32
 }
 #endif
 
-// sums = kRounderBits + codes times q.
-__device__ __forceinline__ void Imma(int (&sums)[4], const uint32_t (&codes)[4], const uint2& q) {
+// sums = starts + codes times q.
+__device__ __forceinline__ void Imma(int (&sums)[4], const uint32_t (&codes)[4], const uint2& q,
+                                     const int (&starts)[4]) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
   asm("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, "
-      "%9}, {%10, %10, %10, %10};"
+      "%9}, {%10, %11, %12, %13};"
       : "=r"(sums[0]), "=r"(sums[1]), "=r"(sums[2]), "=r"(sums[3])
       : "r"(codes[0]), "r"(codes[1]), "r"(codes[2]), "r"(codes[3]), "r"(q.x), "r"(q.y),
-        "r"(kRounderBits));
+        "r"(starts[0]), "r"(starts[1]), "r"(starts[2]), "r"(starts[3]));
 #elif defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 750
-  for (int& sum : sums) sum = kRounderBits;
+  for (int i = 0; i < 4; ++i) sums[i] = starts[i];
   ImmaHalf(sums[0], sums[1], codes[0], q.x);
   ImmaHalf(sums[0], sums[1], codes[2], q.y);
   ImmaHalf(sums[2], sums[3], codes[1], q.x);
@@ -42,31 +43,38 @@ __device__ __forceinline__ void Imma(int (&sums)[4], const uint32_t (&codes)[4],
 #endif
 }
 
-// Quantised activations as QuantiseForTensorCores lays them out, in shared or in device memory.
+// Where a thread reads quantised activations as QuantiseForTensorCores lays them out, in shared or
+// in device memory; `at` bytes further than where it was made for.
 template <bool kShared>
 struct Q8Fragments {
-  uint32_t shared;
-  const std::byte* device;
-  int lane;
+  uint32_t words, constants;
+  const std::byte* device;  // both in device memory: words, and constants from there
 
-  // The thread's words of a chunk that begins `at` bytes further.
+  __device__ __forceinline__ Q8Fragments(uint32_t shared, const std::byte* device_x, int lane)
+      : words(kShared ? shared + lane * 8 : lane * 8),
+        constants((kShared ? shared : 0) + kQ8ConstantsAt + lane % 4 * 16),
+        device(device_x) {}
+
+  __device__ __forceinline__ void Advance(int bytes) {
+    words += bytes;
+    constants += bytes;
+  }
+  // The thread's words of a chunk.
   __device__ __forceinline__ uint2 Words(int at) const {
     if constexpr (kShared) {
       uint2 v;
-      asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];"
-                   : "=r"(v.x), "=r"(v.y)
-                   : "r"(shared + at + lane * 8));
+      asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(words + at));
       return v;
     } else {
-      return __ldg(reinterpret_cast<const uint2*>(device + at) + lane);
+      return __ldg(reinterpret_cast<const uint2*>(device + (words + at)));
     }
   }
   // Offsets of columns 2 t and 2 t + 1, then their scales: floats.
   __device__ __forceinline__ uint4 Constants(int at) const {
     if constexpr (kShared) {
-      return SharedLoad(shared + at + kQ8ConstantsAt + lane % 4 * 16);
+      return SharedLoad(constants + at);
     } else {
-      return __ldg(reinterpret_cast<const uint4*>(device + at + kQ8ConstantsAt) + lane % 4);
+      return __ldg(reinterpret_cast<const uint4*>(device + (constants + at)));
     }
   }
 };

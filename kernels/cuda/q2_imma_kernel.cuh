@@ -16,46 +16,15 @@
 
 #include <cuda_fp16.h>
 
-#include "kernels/cuda/divider.cuh"
 #include "kernels/cuda/grid_order.cuh"
 #include "kernels/cuda/hopper.cuh"
 #include "kernels/cuda/product.cuh"
 #include "kernels/cuda/q2_imma.cuh"
-#include "kernels/cuda/q2_imma_plan.h"
-#include "kernels/cuda/q2_layout.h"
-#include "kernels/cuda/q8_chunk.cuh"
+#include "kernels/cuda/q2_imma_args.cuh"
+#include "kernels/cuda/q2_imma_rows.cuh"
 #include "kernels/cuda/ring.cuh"
 
 namespace fulcrum::cuda {
-
-inline constexpr int kQ2MostTargets = 4;  // of one launch
-
-struct Q2Target {
-  const std::byte* tiles;
-  void* y;
-  int64_t y_pitch, n;
-  int first_tile;  // of the launch's tiles: those of all targets in turn
-};
-
-struct Q2ImmaArgs {
-  Q2Target targets[kQ2MostTargets];
-  int target_count, tiles;
-  Q2Layout layout;
-  int tile_bytes;
-  const uint16_t* rows;  // BF16 [m][pitch]: fused
-  int64_t pitch;
-  const std::byte* x;  // QuantiseForTensorCores: not fused
-  int m;
-  bool y_f32;
-  Q2ImmaPlan plan;
-  Divider by_m = Divider(1), by_column_groups = Divider(1);
-
-  __device__ __forceinline__ const Q2Target& TargetOf(int tile) const {
-    int t = 0;
-    while (t + 1 < target_count && tile >= targets[t + 1].first_tile) ++t;
-    return targets[t];
-  }
-};
 
 inline constexpr int kQ2ImmaThreads = (kQ2ImmaWarps + 1) * 32;
 
@@ -99,57 +68,16 @@ struct Q2ImmaProduct {
     return p.x + first_column / kQ8ColumnTile * Q8FragmentTileBytes(p.layout.chunks);
   }
   __device__ __forceinline__ Q8Fragments<kXShared> X() const {
-    return {SharedAddress(shared_x), kXShared ? nullptr : DeviceX(), lane};
+    return Q8Fragments<kXShared>(SharedAddress(shared_x), kXShared ? nullptr : DeviceX(), lane);
   }
   // Waits for whole warps of those that multiply.
   __device__ __forceinline__ void Together(int id) const { NamedBarrier(id, kQ2ImmaWarps * 32); }
-
-  // The fused quantise. A warp makes the chunks it owns, so nobody else waits for them: eight
-  // chunks of some row a pass, four lanes each. Two passes' rows are asked for ahead.
-  struct Rows {
-    int items;
-    uint4 next[2];
-  };
-  __device__ __forceinline__ uint4 LoadRow(int item, int items) const {
-    if (item >= items) return make_uint4(0, 0, 0, 0);
-    const int own = p.by_m(item), row = item - own * p.m;
-    const uint16_t* const at =
-        p.rows + row * p.pitch + (warp + own * kQ2ImmaWarps) * kQ2ChunkK + lane % 4 * 8;
-    return __ldg(reinterpret_cast<const uint4*>(at));
-  }
-  __device__ __forceinline__ Rows LoadRows() const {
-    const int own = (p.layout.chunks - warp + kQ2ImmaWarps - 1) / kQ2ImmaWarps;
-    const int items = max(own, 0) * p.m;
-    return {items, {LoadRow(lane / 4, items), LoadRow(lane / 4 + 8, items)}};
-  }
-  __device__ __forceinline__ void QuantiseRows(Rows rows) const {
-#pragma unroll 1
-    for (int first = 0; first < rows.items; first += 8) {
-      const uint4 eight = rows.next[0];
-      rows.next[0] = rows.next[1];
-      const int item = first + lane / 4;
-      rows.next[1] = LoadRow(item + 16, rows.items);
-      const Q8Part part = QuantisePart(eight);
-      if (item < rows.items) {
-        const int own = p.by_m(item), column = (item - own * p.m) * kSpread;
-        std::byte* const to = shared_x + (warp + own * kQ2ImmaWarps) * kQ8FragmentBytes;
-        reinterpret_cast<uint2*>(to)[4 * column + lane % 4] = make_uint2(part.low, part.high);
-        if (lane % 4 == 0) {
-          float* const constants =
-              reinterpret_cast<float*>(to + kQ8ConstantsAt) + column / 2 * 4 + column % 2;
-          constants[0] = part.offset;
-          constants[2] = part.scale;
-        }
-      }
-    }
-    __syncwarp();
-  }
 
   // The first chunk of a virtual thread, or a further one, times two tiles.
   template <bool kFirst>
   __device__ __forceinline__ void Chunk(const uint32_t (&tiles)[kQ2StepTiles], uint32_t codes_at,
                                         uint32_t scales_at, const Q8Fragments<kXShared>& x,
-                                        int x_at, Sums& v) const {
+                                        const int (&starts)[4], Sums& v) const {
     uint32_t words[kQ2StepTiles], scales[kQ2StepTiles];
 #pragma unroll
     for (int i = 0; i < kQ2StepTiles; ++i) {
@@ -160,7 +88,7 @@ struct Q2ImmaProduct {
     uint4 constants[kColumnTiles];
 #pragma unroll
     for (int c = 0; c < kColumnTiles; ++c) {
-      const int at = x_at + c * p.layout.chunks * kQ8FragmentBytes;
+      const int at = c * p.layout.chunks * kQ8FragmentBytes;
       q[c] = x.Words(at);
       constants[c] = x.Constants(at);
     }
@@ -172,7 +100,7 @@ struct Q2ImmaProduct {
 #pragma unroll
       for (int c = 0; c < kColumnTiles; ++c) {
         int integers[4];
-        Imma(integers, codes, q[c]);
+        Imma(integers, codes, q[c], starts);
         const float offset[2] = {__uint_as_float(constants[c].x), __uint_as_float(constants[c].y)};
         const float d8[2] = {__uint_as_float(constants[c].z), __uint_as_float(constants[c].w)};
 #pragma unroll
@@ -193,38 +121,43 @@ struct Q2ImmaProduct {
                                            const Q8Fragments<kXShared>& x, Sums& pair) const {
     const Q2Layout& layout = p.layout;
     const int g = lane / 4, t = lane % 4;
-    const int first_chunks = layout.SlabChunks(0);
-    const int code_pitch = Q2Layout::CodePitch(first_chunks);
-    const uint32_t lane_codes = g * code_pitch + t * 4;
-    const uint32_t lane_scales = kQ2Pairs * code_pitch + g * layout.ScalePitch(first_chunks);
-    const uint32_t scale_step = (32 >> layout.scale_shift) * 4;
-    const int second_chunks = layout.slabs > 1 ? layout.SlabChunks(1) : 0;
+    const int code_pitch = Q2Layout::CodePitch(p.first_chunks);
+    // Adding what is 0 keeps the compiler from making the four constants anew for every step.
+    const int starts[4] = {kRounderBits + (p.m >> 27), kRounderBits + (p.m >> 28),
+                           kRounderBits + (p.m >> 29), kRounderBits + (p.m >> 30)};
 #pragma unroll 1
     for (int of_pair = 0; of_pair < 2; ++of_pair) {
       // Virtual threads l, l + 32, l + 64 and l + 96 of a lane l, one after the other.
       Sums of_lane = {};
       int own = warp + of_pair * kQ2ImmaWarps;
-      uint32_t codes_at = lane_codes + own * kQ2ChunkBytes;
-      uint32_t scales_at = lane_scales + (own >> layout.scale_shift) * 4;
-      int x_at = own * kQ8FragmentBytes;
+      uint32_t codes_at = g * code_pitch + own * kQ2ChunkBytes + t * 4;
+      uint32_t scales_at = kQ2Pairs * code_pitch + g * layout.ScalePitch(p.first_chunks) +
+                           (own >> layout.scale_shift) * 4;
+      Q8Fragments<kXShared> own_x = x;
+      own_x.Advance(own * kQ8FragmentBytes);
 #pragma unroll 1
-      for (; own < first_chunks; own += 32) {
+      for (; own < p.first_chunks; own += 32) {
         Sums v;
-        Chunk<true>(tiles, codes_at, scales_at, x, x_at, v);
-        codes_at += 32 * kQ2ChunkBytes;
-        scales_at += scale_step;
-        x_at += 32 * kQ8FragmentBytes;
+        Chunk<true>(tiles, codes_at, scales_at, own_x, starts, v);
+        if (own < p.second_chunks) {
+          Q8Fragments<kXShared> slab_x = own_x;
+          int slab = 1, slab_chunks = p.second_chunks;
 #pragma unroll 1
-        for (int slab = 1; own < second_chunks && slab < layout.slabs; ++slab) {
-          const int slab_chunks = layout.SlabChunks(slab);
-          if (own >= slab_chunks) break;
-          const int pitch = Q2Layout::CodePitch(slab_chunks);
-          const uint32_t at = layout.SlabOffset(slab);
-          Chunk<false>(tiles, at + g * pitch + own * kQ2ChunkBytes + t * 4,
-                       at + kQ2Pairs * pitch + g * layout.ScalePitch(slab_chunks) +
-                           (own >> layout.scale_shift) * 4,
-                       x, (slab * kQ2SlabChunks + own) * kQ8FragmentBytes, v);
+          do {
+            const int pitch = Q2Layout::CodePitch(slab_chunks);
+            const uint32_t at = layout.SlabOffset(slab);
+            slab_x.Advance(kQ2SlabChunks * kQ8FragmentBytes);
+            Chunk<false>(tiles, at + g * pitch + own * kQ2ChunkBytes + t * 4,
+                         at + kQ2Pairs * pitch + g * layout.ScalePitch(slab_chunks) +
+                             (own >> layout.scale_shift) * 4,
+                         slab_x, starts, v);
+            ++slab;
+            slab_chunks = layout.SlabChunks(slab);  // none after the last
+          } while (own < slab_chunks);
         }
+        codes_at += 32 * kQ2ChunkBytes;
+        scales_at += p.scale_step;
+        own_x.Advance(32 * kQ8FragmentBytes);
         Add(v, of_lane);
       }
       if (of_pair == 0) {
@@ -267,11 +200,9 @@ struct Q2ImmaProduct {
     const int thread = static_cast<int>(threadIdx.x);
     const int row = thread % kQ2TileRows, in_tile = thread / kQ2TileRows % kQ8ColumnTile;
     const int part = thread / kOutputs, i = part / kColumnTiles;
-    const int column =
-        first_column + (part % kColumnTiles * kQ8ColumnTile + in_tile) / kSpread;
+    const int column = first_column + (part % kColumnTiles * kQ8ColumnTile + in_tile) / kSpread;
     if (i >= tiles || in_tile % kSpread != 0 || column >= p.m) return;
-    const float* const from =
-        buffer + part * kSumFloats + in_tile * kQ2SumColumnPitch + row;
+    const float* const from = buffer + part * kSumFloats + in_tile * kQ2SumColumnPitch + row;
     float eight[8], four[4];
 #pragma unroll
     for (int w = 0; w < 8; ++w) {
@@ -344,11 +275,11 @@ struct Q2ImmaProduct {
     }
     WaitForPreviousGrid();
     if constexpr (kXShared && kColumnTiles == 1) {
-      Rows rows = {};
-      if (p.plan.fused) rows = LoadRows();
+      Q2FusedRows<kSpread> rows(p, warp, lane);
+      if (p.plan.fused) rows.LoadFirst();
       __syncthreads();
       if (p.plan.fused) {
-        QuantiseRows(rows);
+        rows.Quantise(shared_x);
       } else {
         BarrierWait(x_full, 0);
       }
@@ -400,14 +331,17 @@ struct Q2ImmaProduct {
       if (!fused) {
         Bring(shared_x, DeviceX(), p.plan.x_bytes);
       } else if (warp < kQ2ImmaWarps) {
-        QuantiseRows(LoadRows());
+        Q2FusedRows<kSpread> rows(p, warp, lane);
+        rows.LoadFirst();
+        rows.Quantise(shared_x);
       }
     }
     const Q8Fragments<kXShared> x = X();
     for (int done = 0, step = 0; done < tile_count; done += kQ2StepTiles, ++step) {
       const int tiles = min(kQ2StepTiles, tile_count - done);
       __syncthreads();  // the step before has read its tiles
-      for (int i = 0; i < tiles; ++i) Bring(shared + i * p.tile_bytes, Tile(done + i), p.tile_bytes);
+      for (int i = 0; i < tiles; ++i)
+        Bring(shared + i * p.tile_bytes, Tile(done + i), p.tile_bytes);
       __syncthreads();
       if (warp == kQ2ImmaWarps) continue;
       const uint32_t ring = SharedAddress(shared);

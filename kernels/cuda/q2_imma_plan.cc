@@ -33,8 +33,7 @@ Q2ImmaPlan PlanQ2Imma(const Q2ImmaShape& shape, const Q2ImmaDevice& device) {
   plan.group_tiles = shape.tiles / plan.groups;
   plan.longer_groups = shape.tiles % plan.groups;
   const int passes = Ceil(Ceil(shape.chunks, kQ2ImmaWarps) * shape.m, 32 / 4);
-  const int wanted =
-      std::clamp(kBytesAhead / shape.tile_bytes + 1, 2 * kQ2StepTiles, kMostStages);
+  const int wanted = std::clamp(kBytesAhead / shape.tile_bytes + 1, 2 * kQ2StepTiles, kMostStages);
   for (const bool x_shared : {true, false}) {
     plan.x_shared = x_shared;
     plan.fused = x_shared && plan.column_tiles == 1 && passes <= kQ2FusedPasses;

@@ -1,6 +1,6 @@
 // Class exact for q2_0 (order.h) with a lane for each virtual thread: a lane owns whole chunks of
-// pairs of rows and makes their integer sums with four-way dot products. Two kernels: a thread block
-// is the 128 virtual threads of a few rows, or a warp plays all of them for four rows.
+// pairs of rows and makes their integer sums with four-way dot products. Two kernels: a thread
+// block is the 128 virtual threads of a few rows, or a warp plays all of them for four rows.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -37,8 +37,7 @@ struct Q2LaneChunk {
                                        int slab_chunks, int first_pair, int own) {
     const int code_pitch = Q2Layout::CodePitch(slab_chunks);
     const int scale_pitch = layout.ScalePitch(slab_chunks);
-    const std::byte* const scale =
-        slab + kQ2Pairs * code_pitch + (own >> layout.scale_shift) * 4;
+    const std::byte* const scale = slab + kQ2Pairs * code_pitch + (own >> layout.scale_shift) * 4;
 #pragma unroll
     for (int i = 0; i < kPairs; ++i) {
       codes[i] = __ldg(reinterpret_cast<const uint4*>(slab + (first_pair + i) * code_pitch) + own);
@@ -122,8 +121,8 @@ inline constexpr int kQ2LaneThreads = 128;
 // Four warps, of the tile four rows each; lane l plays the virtual threads l, 32 + l, 64 + l and
 // 96 + l, one after the other.
 template <int kColumns>
-__global__ void __launch_bounds__(kQ2LaneThreads) Q2WarpRows(const __grid_constant__
-                                                                 Q2LaneProduct p) {
+__global__ void __launch_bounds__(kQ2LaneThreads)
+    Q2WarpRows(const __grid_constant__ Q2LaneProduct p) {
   constexpr int kPairs = 2, kRows = 2 * kPairs, kTurns = kQ2SlabChunks / 32;
   LetNextGridStart();
   const int tile = static_cast<int>(blockIdx.x), lane = static_cast<int>(threadIdx.x) % 32;
@@ -170,8 +169,8 @@ __global__ void __launch_bounds__(kQ2LaneThreads) Q2WarpRows(const __grid_consta
 
 // A thread block of the 128 virtual threads, for kPairs pairs of a tile's rows.
 template <int kPairs, int kColumns>
-__global__ void __launch_bounds__(kQ2LaneThreads) Q2ThreadRows(const __grid_constant__
-                                                                   Q2LaneProduct p) {
+__global__ void __launch_bounds__(kQ2LaneThreads)
+    Q2ThreadRows(const __grid_constant__ Q2LaneProduct p) {
   constexpr int kRows = 2 * kPairs, kValues = kRows * kColumns, kWarps = kQ2LaneThreads / 32;
   __shared__ float others[kWarps - 1][kValues][32];
   LetNextGridStart();

@@ -18,16 +18,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cuda_runtime_api.h>
+
 #include <cstdint>
 
 #include "kernels/numerics/order.h"
 #include "kernels/weights/weight_source.h"
-
-#ifdef __CUDACC__
-#define FULCRUM_HOST_DEVICE __host__ __device__
-#else
-#define FULCRUM_HOST_DEVICE
-#endif
 
 namespace fulcrum::cuda {
 
@@ -49,31 +45,31 @@ struct Q2Layout {
   int scale_shift = 1;  // log2 of the chunks that share a scale
   int slabs = 0;
 
-  FULCRUM_HOST_DEVICE int SlabChunks(int slab) const {
+  __host__ __device__ int SlabChunks(int slab) const {
     const int left = chunks - slab * kQ2SlabChunks;
     return left < kQ2SlabChunks ? left : kQ2SlabChunks;
   }
   // From one pair of rows to the next.
-  FULCRUM_HOST_DEVICE static int CodePitch(int slab_chunks) {
+  __host__ __device__ static int CodePitch(int slab_chunks) {
     return (slab_chunks | 1) * kQ2ChunkBytes;
   }
-  FULCRUM_HOST_DEVICE int ScalePitch(int slab_chunks) const {
+  __host__ __device__ int ScalePitch(int slab_chunks) const {
     return ((slab_chunks >> scale_shift) | 1) * 4;
   }
-  FULCRUM_HOST_DEVICE int SlabBytes(int slab_chunks) const {
+  __host__ __device__ int SlabBytes(int slab_chunks) const {
     return kQ2Pairs * (CodePitch(slab_chunks) + ScalePitch(slab_chunks));
   }
-  FULCRUM_HOST_DEVICE int SlabOffset(int slab) const { return slab * SlabBytes(kQ2SlabChunks); }
-  FULCRUM_HOST_DEVICE int TileBytes() const {
+  __host__ __device__ int SlabOffset(int slab) const { return slab * SlabBytes(kQ2SlabChunks); }
+  __host__ __device__ int TileBytes() const {
     return SlabOffset(slabs - 1) + SlabBytes(SlabChunks(slabs - 1));
   }
   // Where in its tile pair g's 16 bytes of a chunk are, and its word of scales.
-  FULCRUM_HOST_DEVICE int CodesAt(int pair, int chunk) const {
+  __host__ __device__ int CodesAt(int pair, int chunk) const {
     const int slab = chunk / kQ2SlabChunks;
     return SlabOffset(slab) + pair * CodePitch(SlabChunks(slab)) +
            chunk % kQ2SlabChunks * kQ2ChunkBytes;
   }
-  FULCRUM_HOST_DEVICE int ScalesAt(int pair, int chunk) const {
+  __host__ __device__ int ScalesAt(int pair, int chunk) const {
     const int slab = chunk / kQ2SlabChunks, in_slab = SlabChunks(slab);
     return SlabOffset(slab) + kQ2Pairs * CodePitch(in_slab) + pair * ScalePitch(in_slab) +
            (chunk % kQ2SlabChunks >> scale_shift) * 4;
@@ -85,7 +81,7 @@ struct Q2Layout {
 struct Q2ChunkWords {
   uint32_t word[4] = {};
 };
-FULCRUM_HOST_DEVICE inline Q2ChunkWords Q2Interleave(const uint8_t* row_g, const uint8_t* row_g8) {
+__host__ __device__ inline Q2ChunkWords Q2Interleave(const uint8_t* row_g, const uint8_t* row_g8) {
   Q2ChunkWords words;
   for (int byte = 0; byte < 8; ++byte) {
     for (int b = 0; b < 4; ++b) {

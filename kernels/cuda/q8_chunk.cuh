@@ -5,12 +5,9 @@
 
 #include <cstdint>
 
-namespace fulcrum::cuda {
+#include "kernels/cuda/q8_rows.h"
 
-// 1.5 * 2^23: added to a float of small magnitude it leaves its integer, rounded to nearest even,
-// in the low bits.
-inline constexpr float kRounder = 12582912.0f;
-inline constexpr int kRounderBits = 0x4b400000;
+namespace fulcrum::cuda {
 
 // One lane's part of a chunk. An arm starts its integer sum at kRounderBits and adds code * q: then
 // the bits are a float, and that float minus `offset` is sum (code - 1) * q, all of it exactly.
@@ -26,18 +23,16 @@ __device__ __forceinline__ float Bf16Of(const uint4& eight, int i) {
   return __uint_as_float(i % 2 ? pair & 0xffff0000u : pair << 16);
 }
 
-// amax / 127, rounded to nearest: for the BF16 magnitudes from 2^-100 on one step of refinement from
-// the rounded inverse gives the rounded quotient of each (q8_scale_test.cc tries them all).
-inline constexpr float kInverse127 = 0x1.020408p-7f, kRefinable = 0x1p-100f;
-__device__ __noinline__ float ScaleByDivision(float amax) { return __fdiv_rn(amax, 127.0f); }
+// amax / 127, rounded to nearest.
+inline __device__ __noinline__ float ScaleByDivision(float amax) { return __fdiv_rn(amax, 127.0f); }
 __device__ __forceinline__ float ScaleOf(float amax) {
-  if (amax < kRefinable) return ScaleByDivision(amax);
+  if (amax < kLeastRefinable) return ScaleByDivision(amax);
   const float quotient = __fmul_rn(amax, kInverse127);
   return __fmaf_rn(__fmaf_rn(-127.0f, quotient, amax), kInverse127, quotient);
 }
 
 // True quotients, rounded once, then to integers with halves away from zero.
-__device__ __noinline__ uint2 QuantiseByDivision(uint4 eight, float scale) {
+inline __device__ __noinline__ uint2 QuantiseByDivision(uint4 eight, float scale) {
   uint32_t words[2] = {};
 #pragma unroll
   for (int i = 0; i < 8; ++i) {
@@ -48,9 +43,8 @@ __device__ __noinline__ uint2 QuantiseByDivision(uint4 eight, float scale) {
   return make_uint2(words[0], words[1]);
 }
 
-// A product with an approximate inverse (off by at most 2^-23 of it) is within 2^-14 of the rounded
-// quotient, so it decides wherever it is further than that from a half. Elsewhere, and where the
-// inverse overflows, one has to divide.
+// By the inverse where that decides (kMostOff); elsewhere, and where the inverse overflows, one has
+// to divide.
 __device__ __forceinline__ uint2 Quantise(const uint4& eight, float scale) {
   float inverse;
   asm("rcp.approx.f32 %0, %1;" : "=f"(inverse) : "f"(scale));
@@ -61,7 +55,7 @@ __device__ __forceinline__ uint2 Quantise(const uint4& eight, float scale) {
     const float ratio = __fmul_rn(Bf16Of(eight, i), inverse);
     const float rounded = __fadd_rn(ratio, kRounder);
     const float off = __fsub_rn(ratio, __fsub_rn(rounded, kRounder));
-    sure = sure && fabsf(off) < 0.5f - 0x1p-14f;  // false for NaN
+    sure = sure && fabsf(off) < kMostOff;  // false for NaN
     words[i / 4] |= (__float_as_uint(rounded) & 0xffu) << (8 * (i % 4));
   }
   return sure ? make_uint2(words[0], words[1]) : QuantiseByDivision(eight, scale);

@@ -1,11 +1,10 @@
 // Four threads a chunk of a row.
 // SPDX-License-Identifier: Apache-2.0
-#include "kernels/cuda/q8_rows.h"
-
 #include "kernels/cuda/grid_order.cuh"
 #include "kernels/cuda/kernel_launch.h"
 #include "kernels/cuda/q2_layout.h"
 #include "kernels/cuda/q8_chunk.cuh"
+#include "kernels/cuda/q8_rows.h"
 
 namespace fulcrum::cuda {
 namespace {
@@ -36,8 +35,8 @@ __global__ void __launch_bounds__(kThreads) QuantiseQ8(Q8Input x, int spread, st
       *reinterpret_cast<float2*>(own + x.chunks * 32 + chunk * 8) = make_float2(q.offset, q.scale);
     }
   } else {
-    std::byte* const own = to + column / kQ8ColumnTile * Q8FragmentTileBytes(x.chunks) +
-                           chunk * kQ8FragmentBytes;
+    std::byte* const own =
+        to + column / kQ8ColumnTile * Q8FragmentTileBytes(x.chunks) + chunk * kQ8FragmentBytes;
     const int in_tile = column % kQ8ColumnTile;
     reinterpret_cast<uint2*>(own)[4 * in_tile + t] = make_uint2(q.low, q.high);
     if (t == 0) {

@@ -13,10 +13,13 @@
 
 namespace fulcrum::cuda {
 
-// For lanes that own chunks (q2_lanes.cuh). A row: [2 halves][chunks][16 bytes], then [chunks][offset,
-// scale], F32. Of a chunk's 32 k half h has 16 h .. 16 h + 15. What an offset is: q8_chunk.cuh.
+// For lanes that own chunks (q2_lanes.cuh). A row: [2 halves][chunks][16 bytes], then
+// [chunks][offset, scale], F32. Of a chunk's 32 k half h has 16 h .. 16 h + 15. What an offset is:
+// q8_chunk.cuh.
 inline constexpr int kQ8LaneChunkBytes = 40;
-FULCRUM_HOST_DEVICE constexpr int64_t Q8LaneRowBytes(int chunks) { return int64_t{chunks} * kQ8LaneChunkBytes; }
+__host__ __device__ constexpr int64_t Q8LaneRowBytes(int chunks) {
+  return int64_t{chunks} * kQ8LaneChunkBytes;
+}
 
 // For tensor cores (q2_imma.cuh): [column tile of 8][chunks] of kQ8FragmentBytes: thread 4 g + t's
 // two words of column g, k 8 t .. 8 t + 7 (the B operand of m16n8k32); then, for t = 0 .. 3, the
@@ -24,9 +27,20 @@ FULCRUM_HOST_DEVICE constexpr int64_t Q8LaneRowBytes(int chunks) { return int64_
 inline constexpr int kQ8ColumnTile = 8;
 inline constexpr int kQ8ConstantsAt = 256;
 inline constexpr int kQ8FragmentBytes = 320;
-FULCRUM_HOST_DEVICE constexpr int64_t Q8FragmentTileBytes(int chunks) {
+__host__ __device__ constexpr int64_t Q8FragmentTileBytes(int chunks) {
   return int64_t{chunks} * kQ8FragmentBytes;
 }
+
+// 1.5 * 2^23: added to a float of small magnitude it leaves its integer, rounded to nearest even,
+// in the low bits.
+inline constexpr float kRounder = 12582912.0f;
+inline constexpr int kRounderBits = 0x4b400000;
+// For the BF16 magnitudes from kLeastRefinable on, one step of refinement from the rounded inverse
+// of 127 gives the rounded quotient of each (q8_rows_test.cc tries them all).
+inline constexpr float kInverse127 = 0x1.020408p-7f, kLeastRefinable = 0x1p-100f;
+// x times an approximate inverse of the scale, off by at most 2^-23 of it, is within 2^-14 of the
+// rounded quotient x / scale. So where it is no further than this from an integer, that is q.
+inline constexpr float kMostOff = 0.5f - 0x1p-14f;
 
 struct Q8Input {
   const uint16_t* rows = nullptr;  // BF16 [m][pitch], launch.h says what they are like

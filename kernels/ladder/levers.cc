@@ -55,7 +55,8 @@ constexpr LeverInfo kTable[] = {
      .choices = kOffOn,
      .default_number = kQ2ImmaOn,
      .gates = "q2_0_imma",
-     .doc = "Integer tensor cores for Q2_0 batches of 5 rows and more; the bits stay the same."},
+     .doc = "Integer tensor cores for Q2_0, one pass over the weights for 32 rows; the bits stay "
+            "the same."},
     {.lever = Lever::kCoalesceWindow,
      .name = "coalesce_window_us",
      .kind = LeverKind::kNumber,

@@ -50,6 +50,9 @@ cudaError_t Run(const ArmArgs& args, bool* serves) {
   Q2ImmaArgs launch = {};
   launch.layout = layout;
   launch.tile_bytes = layout.TileBytes();
+  launch.first_chunks = layout.SlabChunks(0);
+  launch.second_chunks = layout.slabs > 1 ? layout.SlabChunks(1) : 0;
+  launch.scale_step = (32 >> layout.scale_shift) * 4;
   launch.rows = static_cast<const uint16_t*>(args.activations);
   launch.pitch = args.activation_pitch;
   launch.x = context.scratch;
@@ -87,11 +90,10 @@ cudaError_t Run(const ArmArgs& args, bool* serves) {
         error != cudaSuccess) {
       return error;
     }
-    const KernelGrid grid = {
-        .thread_blocks = dim3(static_cast<unsigned>(plan.thread_blocks())),
-        .threads = kQ2ImmaThreads,
-        .shared_bytes = plan.shared_bytes,
-        .programmatic = programmatic};
+    const KernelGrid grid = {.thread_blocks = dim3(static_cast<unsigned>(plan.thread_blocks())),
+                             .threads = kQ2ImmaThreads,
+                             .shared_bytes = plan.shared_bytes,
+                             .programmatic = programmatic};
     if (const cudaError_t error = LaunchKernel(kernel, grid, context.stream, launch);
         error != cudaSuccess) {
       return error;
@@ -114,7 +116,8 @@ absl::Status RunInPieces(const ArmArgs& args) {
     piece.output = static_cast<std::byte*>(args.output) + first * args.output_pitch * size;
     std::vector<Sibling> siblings(args.siblings.begin(), args.siblings.end());
     for (Sibling& sibling : siblings) {
-      sibling.output = static_cast<std::byte*>(sibling.output) + first * sibling.output_pitch * size;
+      sibling.output =
+          static_cast<std::byte*>(sibling.output) + first * sibling.output_pitch * size;
     }
     piece.siblings = siblings;
     if (absl::Status s = q2_0_mmvq(piece); !s.ok()) return s;
