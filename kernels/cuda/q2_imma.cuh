@@ -66,7 +66,7 @@ struct Q8Fragments {
       asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(words + at));
       return v;
     } else {
-      return __ldg(reinterpret_cast<const uint2*>(device + (words + at)));
+      return *reinterpret_cast<const uint2*>(device + (words + at));
     }
   }
   // Offsets of columns 2 t and 2 t + 1, then their scales: floats.
@@ -74,7 +74,7 @@ struct Q8Fragments {
     if constexpr (kShared) {
       return SharedLoad(constants + at);
     } else {
-      return __ldg(reinterpret_cast<const uint4*>(device + (constants + at)));
+      return *reinterpret_cast<const uint4*>(device + (constants + at));
     }
   }
 };

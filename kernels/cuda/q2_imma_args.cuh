@@ -26,8 +26,10 @@ struct Q2ImmaArgs {
   int target_count, tiles;
   Q2Layout layout;
   int tile_bytes;
-  // Of the layout: chunks of the first and of the second slab, and bytes of 32 chunks' scales.
-  int first_chunks, second_chunks, scale_step;
+  // Of the layout, made ready: chunks of the first and of the second slab; of the first, bytes from
+  // one pair of rows to the next and where its scales begin; bytes of 32 chunks' scales.
+  int first_chunks, second_chunks;
+  int code_pitch, scale_pitch, scales_at, scale_step;
   const uint16_t* rows;  // BF16 [m][pitch]: fused
   int64_t pitch;
   const std::byte* x;  // QuantiseForTensorCores: not fused

@@ -26,7 +26,15 @@
 
 namespace fulcrum::cuda {
 
-inline constexpr int kQ2ImmaThreads = (kQ2ImmaWarps + 1) * 32;
+// Where there are bulk copies one more warp asks for them.
+constexpr int Q2ImmaThreads(bool bulk_copies) {
+  return (kQ2ImmaWarps + (bulk_copies ? 1 : 0)) * 32;
+}
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+inline constexpr int kQ2ImmaThreads = Q2ImmaThreads(false);
+#else
+inline constexpr int kQ2ImmaThreads = Q2ImmaThreads(true);
+#endif
 
 // kSpread 2: row r of x is column 2 r of the only column tile, and the odd columns are nobody's: up
 // to four rows need half of the float work, since a thread has an even and an odd column.
@@ -39,6 +47,8 @@ struct Q2ImmaProduct {
 
   const Q2ImmaArgs& p;
   const int lane, warp, first_column, first_tile, tile_count;
+  // Where in a tile the thread finds its word of the warp's first chunk, and the pair's scales.
+  const uint32_t first_codes, first_scales;
   std::byte* const shared;  // the ring; then x, sums, barriers
   std::byte* const shared_x;
   float* const sums;
@@ -52,10 +62,12 @@ struct Q2ImmaProduct {
         first_column(column_group * kColumnTiles * kQ8ColumnTile),
         first_tile(group * p.plan.group_tiles + min(group, p.plan.longer_groups)),
         tile_count(p.plan.group_tiles + (group < p.plan.longer_groups ? 1 : 0)),
+        first_codes(lane / 4 * p.code_pitch + warp * kQ2ChunkBytes + lane % 4 * 4),
+        first_scales(p.scales_at + lane / 4 * p.scale_pitch + (warp >> p.layout.scale_shift) * 4),
         shared(memory),
-        shared_x(memory + p.plan.stages * p.tile_bytes),
-        sums(reinterpret_cast<float*>(shared_x + p.plan.x_bytes)),
-        full(SharedAddress(sums + p.plan.sum_buffers * kQ2ImmaWarps * kWarpFloats)),
+        shared_x(memory + p.plan.x_at),
+        sums(reinterpret_cast<float*>(memory + p.plan.sums_at)),
+        full(SharedAddress(memory) + p.plan.barriers_at),
         empty(full + p.plan.stages * 8),
         x_full(empty + p.plan.stages * 8) {}
 
@@ -63,12 +75,15 @@ struct Q2ImmaProduct {
     const Q2Target& target = p.TargetOf(first_tile + i);
     return target.tiles + int64_t{first_tile + i - target.first_tile} * p.tile_bytes;
   }
-  // Of this thread block's columns, in device memory.
+  // The thread block's columns of x, in device memory.
   __device__ __forceinline__ const std::byte* DeviceX() const {
     return p.x + first_column / kQ8ColumnTile * Q8FragmentTileBytes(p.layout.chunks);
   }
+  // From the warp's first chunk on.
   __device__ __forceinline__ Q8Fragments<kXShared> X() const {
-    return Q8Fragments<kXShared>(SharedAddress(shared_x), kXShared ? nullptr : DeviceX(), lane);
+    Q8Fragments<kXShared> x(SharedAddress(shared_x), kXShared ? nullptr : DeviceX(), lane);
+    x.Advance(warp * kQ8FragmentBytes);
+    return x;
   }
   // Waits for whole warps of those that multiply.
   __device__ __forceinline__ void Together(int id) const { NamedBarrier(id, kQ2ImmaWarps * 32); }
@@ -120,8 +135,6 @@ struct Q2ImmaProduct {
   __device__ __forceinline__ void Multiply(const uint32_t (&tiles)[kQ2StepTiles],
                                            const Q8Fragments<kXShared>& x, Sums& pair) const {
     const Q2Layout& layout = p.layout;
-    const int g = lane / 4, t = lane % 4;
-    const int code_pitch = Q2Layout::CodePitch(p.first_chunks);
     // Adding what is 0 keeps the compiler from making the four constants anew for every step.
     const int starts[4] = {kRounderBits + (p.m >> 27), kRounderBits + (p.m >> 28),
                            kRounderBits + (p.m >> 29), kRounderBits + (p.m >> 30)};
@@ -130,11 +143,10 @@ struct Q2ImmaProduct {
       // Virtual threads l, l + 32, l + 64 and l + 96 of a lane l, one after the other.
       Sums of_lane = {};
       int own = warp + of_pair * kQ2ImmaWarps;
-      uint32_t codes_at = g * code_pitch + own * kQ2ChunkBytes + t * 4;
-      uint32_t scales_at = kQ2Pairs * code_pitch + g * layout.ScalePitch(p.first_chunks) +
-                           (own >> layout.scale_shift) * 4;
+      uint32_t codes_at = first_codes + of_pair * kQ2ImmaWarps * kQ2ChunkBytes;
+      uint32_t scales_at = first_scales + of_pair * p.scale_step / 2;
       Q8Fragments<kXShared> own_x = x;
-      own_x.Advance(own * kQ8FragmentBytes);
+      own_x.Advance(of_pair * kQ2ImmaWarps * kQ8FragmentBytes);
 #pragma unroll 1
       for (; own < p.first_chunks; own += 32) {
         Sums v;
@@ -144,10 +156,10 @@ struct Q2ImmaProduct {
           int slab = 1, slab_chunks = p.second_chunks;
 #pragma unroll 1
           do {
-            const int pitch = Q2Layout::CodePitch(slab_chunks);
+            const int pitch = Q2Layout::CodePitch(slab_chunks), g = lane / 4;
             const uint32_t at = layout.SlabOffset(slab);
             slab_x.Advance(kQ2SlabChunks * kQ8FragmentBytes);
-            Chunk<false>(tiles, at + g * pitch + own * kQ2ChunkBytes + t * 4,
+            Chunk<false>(tiles, at + g * pitch + own * kQ2ChunkBytes + lane % 4 * 4,
                          at + kQ2Pairs * pitch + g * layout.ScalePitch(slab_chunks) +
                              (own >> layout.scale_shift) * 4,
                          slab_x, starts, v);
@@ -330,7 +342,7 @@ struct Q2ImmaProduct {
       if constexpr (kColumnTiles == 1) fused = p.plan.fused;
       if (!fused) {
         Bring(shared_x, DeviceX(), p.plan.x_bytes);
-      } else if (warp < kQ2ImmaWarps) {
+      } else {
         Q2FusedRows<kSpread> rows(p, warp, lane);
         rows.LoadFirst();
         rows.Quantise(shared_x);
@@ -343,7 +355,6 @@ struct Q2ImmaProduct {
       for (int i = 0; i < tiles; ++i)
         Bring(shared + i * p.tile_bytes, Tile(done + i), p.tile_bytes);
       __syncthreads();
-      if (warp == kQ2ImmaWarps) continue;
       const uint32_t ring = SharedAddress(shared);
       const uint32_t where[kQ2StepTiles] = {ring, ring + (tiles - 1) * p.tile_bytes};
       Sums pair;

@@ -17,9 +17,12 @@ constexpr int kMostStages = 8;
 constexpr int kMostColumnTiles = 2;
 constexpr int kStageBarrierBytes = 16, kXBarrierBytes = 16;
 
-int SharedBytes(const Q2ImmaShape& shape, const Q2ImmaPlan& plan) {
-  return plan.x_bytes + plan.stages * (shape.tile_bytes + kStageBarrierBytes) + kXBarrierBytes +
-         plan.sum_buffers * kQ2ImmaWarps * kQ2StepTiles * plan.column_tiles * kQ2SumBytes;
+void Place(const Q2ImmaShape& shape, Q2ImmaPlan* plan) {
+  plan->x_at = plan->stages * shape.tile_bytes;
+  plan->sums_at = plan->x_at + plan->x_bytes;
+  plan->barriers_at = plan->sums_at + plan->sum_buffers * kQ2ImmaWarps * kQ2StepTiles *
+                                          plan->column_tiles * kQ2SumBytes;
+  plan->shared_bytes = plan->barriers_at + plan->stages * kStageBarrierBytes + kXBarrierBytes;
 }
 
 }  // namespace
@@ -40,7 +43,7 @@ Q2ImmaPlan PlanQ2Imma(const Q2ImmaShape& shape, const Q2ImmaDevice& device) {
     plan.x_bytes = x_shared ? plan.column_tiles * shape.chunks * kQ8FragmentBytes : 0;
     for (plan.stages = wanted; plan.stages >= kQ2StepTiles; --plan.stages) {
       for (plan.sum_buffers = 2; plan.sum_buffers >= 1; --plan.sum_buffers) {
-        plan.shared_bytes = SharedBytes(shape, plan);
+        Place(shape, &plan);
         if (plan.shared_bytes <= device.max_shared_bytes) return plan;
       }
     }

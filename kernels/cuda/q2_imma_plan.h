@@ -35,7 +35,8 @@ struct Q2ImmaPlan {
   int stages = 0;         // tiles in shared memory
   int sum_buffers = 0;    // 1 or 2
   int x_bytes = 0;        // in shared memory
-  int shared_bytes = 0;
+  // Where in shared memory, after the tiles: x, the sums that meet, the barriers; and the end.
+  int x_at = 0, sums_at = 0, barriers_at = 0, shared_bytes = 0;
 
   int thread_blocks() const { return groups * column_groups; }
 };

@@ -68,10 +68,11 @@ __device__ __forceinline__ void AddChunk(const Q2LaneProduct& p, const Q2LaneChu
 #pragma unroll
   for (int c = 0; c < kColumns; ++c) {
     const std::byte* const x = p.x + min(c, p.m - 1) * Q8LaneRowBytes(p.layout.chunks);
-    const uint4 first = __ldg(reinterpret_cast<const uint4*>(x) + chunk);
-    const uint4 second = __ldg(reinterpret_cast<const uint4*>(x) + p.layout.chunks + chunk);
+    // Plain loads, see q8_rows.cu.
+    const uint4 first = *(reinterpret_cast<const uint4*>(x) + chunk);
+    const uint4 second = *(reinterpret_cast<const uint4*>(x) + p.layout.chunks + chunk);
     const float2 offset_and_scale =
-        __ldg(reinterpret_cast<const float2*>(x + int64_t{p.layout.chunks} * 32) + chunk);
+        *(reinterpret_cast<const float2*>(x + int64_t{p.layout.chunks} * 32) + chunk);
     const uint32_t q[8] = {first.x,  first.y,  first.z,  first.w,
                            second.x, second.y, second.z, second.w};
 #pragma unroll
@@ -121,7 +122,7 @@ inline constexpr int kQ2LaneThreads = 128;
 // Four warps, of the tile four rows each; lane l plays the virtual threads l, 32 + l, 64 + l and
 // 96 + l, one after the other.
 template <int kColumns>
-__global__ void __launch_bounds__(kQ2LaneThreads)
+__global__ void __launch_bounds__(kQ2LaneThreads, 3)
     Q2WarpRows(const __grid_constant__ Q2LaneProduct p) {
   constexpr int kPairs = 2, kRows = 2 * kPairs, kTurns = kQ2SlabChunks / 32;
   LetNextGridStart();
@@ -169,7 +170,7 @@ __global__ void __launch_bounds__(kQ2LaneThreads)
 
 // A thread block of the 128 virtual threads, for kPairs pairs of a tile's rows.
 template <int kPairs, int kColumns>
-__global__ void __launch_bounds__(kQ2LaneThreads)
+__global__ void __launch_bounds__(kQ2LaneThreads, 4)
     Q2ThreadRows(const __grid_constant__ Q2LaneProduct p) {
   constexpr int kRows = 2 * kPairs, kValues = kRows * kColumns, kWarps = kQ2LaneThreads / 32;
   __shared__ float others[kWarps - 1][kValues][32];

@@ -19,11 +19,12 @@ __global__ void __launch_bounds__(kThreads) QuantiseQ8(Q8Input x, int spread, st
   const int chunk = part / 4, t = part % 4;
   const int column = static_cast<int>(blockIdx.y), row = spread == 2 ? column / 2 : column;
   const bool in_row = chunk < x.chunks;
-  // Who wrote the rows, and who still reads what is overwritten here.
+  // Who wrote the rows, and who still reads what is overwritten here. What a grid before this one
+  // writes is read by plain loads: the read-only path may keep what was there before.
   WaitForPreviousGrid();
   uint4 eight = make_uint4(0, 0, 0, 0);
   if (in_row && row < x.m && row * spread == column) {
-    eight = __ldg(reinterpret_cast<const uint4*>(x.rows + row * x.pitch + chunk * kQ2ChunkK) + t);
+    eight = *(reinterpret_cast<const uint4*>(x.rows + row * x.pitch + chunk * kQ2ChunkK) + t);
   }
   const Q8Part q = QuantisePart(eight);
   if (!in_row) return;

@@ -52,6 +52,9 @@ cudaError_t Run(const ArmArgs& args, bool* serves) {
   launch.tile_bytes = layout.TileBytes();
   launch.first_chunks = layout.SlabChunks(0);
   launch.second_chunks = layout.slabs > 1 ? layout.SlabChunks(1) : 0;
+  launch.code_pitch = Q2Layout::CodePitch(launch.first_chunks);
+  launch.scale_pitch = layout.ScalePitch(launch.first_chunks);
+  launch.scales_at = kQ2Pairs * launch.code_pitch;
   launch.scale_step = (32 >> layout.scale_shift) * 4;
   launch.rows = static_cast<const uint16_t*>(args.activations);
   launch.pitch = args.activation_pitch;
@@ -91,7 +94,7 @@ cudaError_t Run(const ArmArgs& args, bool* serves) {
       return error;
     }
     const KernelGrid grid = {.thread_blocks = dim3(static_cast<unsigned>(plan.thread_blocks())),
-                             .threads = kQ2ImmaThreads,
+                             .threads = Q2ImmaThreads(context.has_bulk_copies),
                              .shared_bytes = plan.shared_bytes,
                              .programmatic = programmatic};
     if (const cudaError_t error = LaunchKernel(kernel, grid, context.stream, launch);
