@@ -135,9 +135,11 @@ struct Q2ImmaProduct {
   __device__ __forceinline__ void Multiply(const uint32_t (&tiles)[kQ2StepTiles],
                                            const Q8Fragments<kXShared>& x, Sums& pair) const {
     const Q2Layout& layout = p.layout;
-    // Adding what is 0 keeps the compiler from making the four constants anew for every step.
-    const int starts[4] = {kRounderBits + (p.m >> 27), kRounderBits + (p.m >> 28),
-                           kRounderBits + (p.m >> 29), kRounderBits + (p.m >> 30)};
+    // Adding what is 0 keeps the compiler from making the four constants anew for every step. With
+    // x in device memory there are no registers for that.
+    const int m = kXShared ? p.m : 0;
+    const int starts[4] = {kRounderBits + (m >> 27), kRounderBits + (m >> 28),
+                           kRounderBits + (m >> 29), kRounderBits + (m >> 30)};
 #pragma unroll 1
     for (int of_pair = 0; of_pair < 2; ++of_pair) {
       // Virtual threads l, l + 32, l + 64 and l + 96 of a lane l, one after the other.
