@@ -99,30 +99,29 @@ struct Q2ImmaProduct {
       words[i] = SharedLoadWord(tiles[i] + codes_at);
       scales[i] = SharedLoadWord(tiles[i] + scales_at);
     }
-    uint2 q[kColumnTiles];
-    uint4 constants[kColumnTiles];
+    uint32_t codes[kQ2StepTiles][4];
+    float2 d2[kQ2StepTiles];
+#pragma unroll
+    for (int i = 0; i < kQ2StepTiles; ++i) {
+      Spread(words[i], codes[i]);
+      d2[i] = __half22float2(*reinterpret_cast<const __half2*>(&scales[i]));
+    }
 #pragma unroll
     for (int c = 0; c < kColumnTiles; ++c) {
       const int at = c * p.layout.chunks * kQ8FragmentBytes;
-      q[c] = x.Words(at);
-      constants[c] = x.Constants(at);
-    }
+      const uint2 q = x.Words(at);
+      const uint4 constants = x.Constants(at);
+      const float offset[2] = {__uint_as_float(constants.x), __uint_as_float(constants.y)};
+      const float d8[2] = {__uint_as_float(constants.z), __uint_as_float(constants.w)};
 #pragma unroll
-    for (int i = 0; i < kQ2StepTiles; ++i) {
-      uint32_t codes[4];
-      Spread(words[i], codes);
-      const float2 d2 = __half22float2(*reinterpret_cast<const __half2*>(&scales[i]));
-#pragma unroll
-      for (int c = 0; c < kColumnTiles; ++c) {
+      for (int i = 0; i < kQ2StepTiles; ++i) {
         int integers[4];
-        Imma(integers, codes, q[c], starts);
-        const float offset[2] = {__uint_as_float(constants[c].x), __uint_as_float(constants[c].y)};
-        const float d8[2] = {__uint_as_float(constants[c].z), __uint_as_float(constants[c].w)};
+        Imma(integers, codes[i], q, starts);
 #pragma unroll
         for (int e = 0; e < kElements; ++e) {
           const int element = e * kSpread;
           const float s = __fsub_rn(__int_as_float(integers[element]), offset[element % 2]);
-          const float d = __fmul_rn(element < 2 ? d2.x : d2.y, d8[element % 2]);
+          const float d = __fmul_rn(element < 2 ? d2[i].x : d2[i].y, d8[element % 2]);
           // Adding the first to +0 differs from not adding it in the sign of a zero, which the sums
           // below, from +0 too, do not keep.
           v[i][c][e] = kFirst ? __fmul_rn(d, s) : __fmaf_rn(d, s, v[i][c][e]);
