@@ -45,7 +45,8 @@ else
   echo "skipped memcheck and initcheck: no compute-sanitizer here"
 fi
 check "benchmark" 240 "$bin/fulcrum_bench_cuda"
+check "benchmark of q2_0" 120 "$bin/fulcrum_bench_cuda" --format=q2_0
 check "prefill" 120 "$bin/fulcrum_bench_cuda" --m=512,1193 --launches=30 --peers
-grep -E 'one read of|^(w8a|dense|peer|our)|with our' "$report" || true
+grep -E 'one read of|^(w8a|dense|q2_0|peer|our)|with our' "$report" || true
 echo "$passed passed, $failed failed; report in $report"
 exit $((failed > 0))

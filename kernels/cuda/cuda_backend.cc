@@ -12,6 +12,7 @@
 #include "absl/strings/str_join.h"
 #include "kernels/cuda/arms.h"
 #include "kernels/cuda/device_query.h"
+#include "kernels/cuda/measured.h"
 #include "kernels/cuda/probe.h"
 #include "kernels/ladder/ladder.h"
 
@@ -69,6 +70,7 @@ absl::Status CudaBackend::Open(int64_t memory_budget_bytes) {
   const absl::StatusOr<uint32_t> compiled = CompiledCaps(ordinal_, compute_.get());
   if (!compiled.ok()) return compiled.status();
   device_.caps &= *compiled | kCapBlockScaled;  // that one is a library's
+  if (WarpRowsMeasuredFaster(device_.description)) device_.caps |= kCapFasterArms;
   const absl::StatusOr<MmaProbe> probe = ProbeMma(ordinal_, compute_.get(), device_.caps);
   if (!probe.ok()) return probe.status();
   device_.mma_probe = *probe;

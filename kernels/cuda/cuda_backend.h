@@ -61,7 +61,7 @@ class CudaBackend : public Backend {
   const DeviceInfo& device() const override { return device_; }
   std::span<const Arm> ladder() const override;
 
-  // UNIMPLEMENTED for a format that no CUDA arm serves. Every arm that can run the weight has run
+  // Every arm that can run the weight has run
   // once when this returns, so that no call pays for loading a kernel.
   absl::StatusOr<std::shared_ptr<ResidentWeight>> Upload(const WeightSource& source)
       ABSL_LOCKS_EXCLUDED(launch_mutex_) override;

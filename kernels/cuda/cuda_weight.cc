@@ -11,15 +11,17 @@ namespace fulcrum::cuda {
 
 absl::Status UploadedWeight::Check(const WeightSource& source) {
   const WeightSpec& spec = source.spec();
-  if (spec.format == WeightFormat::kQ2_0) {
-    return absl::UnimplementedError(
-        absl::StrCat(spec.name, ": backend cuda has no arms for format ",
-                     std::string(Name(spec.format)), "; use backend cpu"));
-  }
   if (spec.n < 1 || spec.k < 1) {
     return absl::InvalidArgumentError(absl::StrCat(spec.name,
                                                    ": cannot load a weight with N = ", spec.n,
                                                    ", K = ", spec.k, "; both must be at least 1"));
+  }
+  constexpr int64_t kMostQ2K = int64_t{1} << 20;  // offsets within a tile are ints
+  if (spec.format == WeightFormat::kQ2_0 && ((spec.q2_block != 64 && spec.q2_block != 128) ||
+                                             spec.k % spec.q2_block != 0 || spec.k > kMostQ2K)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(spec.name, ": K = ", spec.k, " in q2_0 blocks of ", spec.q2_block,
+                     "; expected whole blocks of 64 or 128 and at most ", kMostQ2K));
   }
   const size_t expected = spec.format == WeightFormat::kFp8Block128
                               ? static_cast<size_t>(spec.scale_rows() * spec.scale_cols())
@@ -32,8 +34,7 @@ absl::Status UploadedWeight::Check(const WeightSource& source) {
 }
 
 int64_t UploadedWeight::Bytes(const WeightSpec& spec, bool with_rows) {
-  // Of a format that cannot be uploaded, what the file has: callers compare and list it.
-  return spec.format == WeightFormat::kQ2_0 ? spec.bytes() : TileLayout(spec, with_rows).bytes();
+  return TileLayout(spec, with_rows).bytes();
 }
 
 UploadedWeight::UploadedWeight(WeightSpec spec, bool with_rows, DeviceBuffer buffer,

@@ -16,7 +16,7 @@ namespace fulcrum::cuda {
 
 class UploadedWeight : public CudaWeight {
  public:
-  // Whether Load can take the source: UNIMPLEMENTED for a format without arms here.
+  // Whether Load can take the source: INVALID_ARGUMENT when it is not a whole weight.
   static absl::Status Check(const WeightSource& source);
   // with_rows: an fp8 weight keeps the second copy that class w8a8 reads.
   // Requires a checked source. Its errors pass through; RESOURCE_EXHAUSTED when memory cannot be

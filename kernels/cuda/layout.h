@@ -18,11 +18,14 @@
 // it: rows of whole blocks, for a kernel that reads both operands from shared memory.
 //
 // bf16: [panel][block][tile][step][thread][16 bytes]: row g's two pairs, then row g + 8's.
+//
+// q2_0 has tiles of its own: q2_layout.h.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstdint>
 
+#include "kernels/cuda/q2_layout.h"
 #include "kernels/numerics/order.h"
 #include "kernels/weights/weight_source.h"
 
@@ -37,7 +40,7 @@ inline constexpr int kScaleRows = 128;       // rows that share their scales
 inline constexpr int kFp8BlockBytes = 2048;  // of one tile
 inline constexpr int kBf16BlockBytes = 4096;
 
-// fp8 and bf16.
+// Of q2_0 it says where tiles and the end are; within a tile Q2Layout does.
 struct TileLayout {
   TileLayout() = default;
   explicit TileLayout(const WeightSpec& spec, bool with_rows = false)
@@ -46,17 +49,23 @@ struct TileLayout {
         panels((spec.n + kPanelRows - 1) / kPanelRows),
         blocks(numerics::Blocks(spec.k)),
         block_bytes(spec.format == WeightFormat::kBf16 ? kBf16BlockBytes : kFp8BlockBytes),
-        scale_rows(spec.format == WeightFormat::kBf16 ? 0 : spec.scale_rows()),
+        scale_rows(spec.format == WeightFormat::kFp8Block128 ? spec.scale_rows() : 0),
+        q2(spec.format == WeightFormat::kQ2_0 ? Q2Layout(spec) : Q2Layout()),
         row_bytes(with_rows && spec.format == WeightFormat::kFp8Block128 ? blocks * kBlockK : 0) {}
 
   int64_t n = 0, k = 0;  // logical
   int64_t panels = 0, blocks = 0;
   int64_t block_bytes = 0;  // of one tile
   int64_t scale_rows = 0;
+  Q2Layout q2 = {};       // q2_0 only
   int64_t row_bytes = 0;  // of the second copy, 0 without one
 
+  int64_t tiles() const { return (n + kTileRows - 1) / kTileRows; }
   int64_t panel_block_bytes() const { return kPanelTiles * block_bytes; }
-  int64_t code_bytes() const { return panels * blocks * panel_block_bytes(); }
+  // Of q2_0 with the scales among them.
+  int64_t code_bytes() const {
+    return q2.chunks > 0 ? tiles() * q2.TileBytes() : panels * blocks * panel_block_bytes();
+  }
   int64_t scale_offset() const { return (code_bytes() + 255) / 256 * 256; }
   int64_t scale_end() const { return scale_offset() + scale_rows * blocks * 4; }
   int64_t rows_offset() const { return (scale_end() + 255) / 256 * 256; }

@@ -141,6 +141,10 @@ absl::Status Staging::EnqueuePiece(const WeightSource& source, int64_t row, int6
       !s.ok()) {
     return s;
   }
+  if (spec.format == WeightFormat::kQ2_0) {
+    return CudaStatus(PackQ2Tiles(spec, rows_.data(), row, count, resident, stream_.get()),
+                      "packing of rows");
+  }
   auto* const found_nan = reinterpret_cast<uint32_t*>(found_nan_.data());
   return CudaStatus(PackTiles(spec, rows_.data(), row, count, resident, found_nan, stream_.get()),
                     "packing of rows");

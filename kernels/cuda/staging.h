@@ -29,7 +29,7 @@ class Staging {
 
   // Fills the layout.bytes() bytes at `resident` (device memory) with the weight: codes, padding,
   // scales, and rows where the layout has them. All of it is there when this returns; after an
-  // error nothing writes there any more. Returns whether some fp8 code is NaN. fp8 and bf16 only.
+  // error nothing writes there any more. Returns whether some fp8 code is NaN.
   absl::StatusOr<bool> Load(const WeightSource& source, const TileLayout& layout,
                             std::byte* resident) ABSL_LOCKS_EXCLUDED(mutex_);
 

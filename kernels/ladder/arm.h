@@ -37,7 +37,7 @@ struct ArmArgs {
 };
 using ArmFn = absl::Status (*)(const ArmArgs&);
 
-// What the running device can do; an arm's `requires` bits must all be there.
+// What the running device can do; an arm's `needs` bits must all be there.
 enum DeviceCap : uint32_t {
   kCapNone = 0,
   kCapMma = 1u << 0,          // bf16 tensor cores (sm_80 and up)
@@ -45,6 +45,7 @@ enum DeviceCap : uint32_t {
   kCapBlockScaled = 1u << 2,  // block-scaled W8A8, and weights kept for it
   kCapImma = 1u << 3,         // integer tensor cores (sm_75 and up)
   kCapBulkCopy = 1u << 4,     // bulk and tensor copies, programmatic launches (sm_90 and up)
+  kCapFasterArms = 1u << 5,   // arms with Gate::where_faster were measured to be faster here
 };
 
 inline constexpr int kAnyRows = 1 << 30;

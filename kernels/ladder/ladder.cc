@@ -16,6 +16,10 @@ constexpr int kExactFirstRows = 4;
 constexpr std::array<std::string_view, 8> kDeclineNames = {"runs", "below", "format", "step",
                                                            "rows", "lever", "class",  "capability"};
 
+bool Opens(const Arm& arm, const LadderQuery& query, const LeverSet& levers) {
+  return arm.gate.Open(levers, query.family, (query.device_caps & kCapFasterArms) != 0);
+}
+
 bool Capable(const Arm& arm, const LadderQuery& query) {
   return (arm.needs & ~query.device_caps) == 0;
 }
@@ -26,7 +30,7 @@ bool ForStep(const Arm& arm, const LadderQuery& query) {
 
 // Open and runnable for the query, at some M.
 bool Usable(const Arm& arm, const LadderQuery& query, const LeverSet& levers) {
-  return ForStep(arm, query) && Capable(arm, query) && arm.gate.Open(levers, query.family);
+  return ForStep(arm, query) && Capable(arm, query) && Opens(arm, query, levers);
 }
 
 // Whether the usable arms of one class together serve every M of the step.
@@ -71,7 +75,7 @@ Decline Verdict(const Arm& arm, const LadderQuery& query, ClassSet classes, cons
   if (arm.format != query.format) return Decline::kFormat;
   if (!ForStep(arm, query)) return Decline::kStep;
   if (m < arm.m_min || m > arm.m_max) return Decline::kRows;
-  if (!arm.gate.Open(levers, query.family)) return Decline::kLever;
+  if (!Opens(arm, query, levers)) return Decline::kLever;
   if (!Capable(arm, query)) return Decline::kCapability;
   if (!classes.has(arm.numerics)) return Decline::kClass;
   return Decline::kRuns;
@@ -134,8 +138,10 @@ std::vector<RungVerdict> Explain(std::span<const Arm> ladder, const LadderQuery&
 const Arm* AskedButDeclined(std::span<const Arm> ladder, const LadderQuery& query,
                             const LeverSet& levers, int m) {
   // What a device that can do everything would have run is what the levers asked for.
+  // An arm that is only not faster here was not asked for.
   LadderQuery able = query;
-  able.device_caps = ~uint32_t{0};
+  able.device_caps = ~uint32_t{0} & ~kCapFasterArms;
+  able.device_caps |= query.device_caps & kCapFasterArms;
   const Arm* asked = PickArm(ladder, able, AllowedClasses(ladder, able, levers), levers, m);
   if (asked == nullptr || asked->gate.lever == Lever::kAlwaysOpen || Capable(*asked, query)) {
     return nullptr;

@@ -55,7 +55,8 @@ constexpr LeverInfo kTable[] = {
      .choices = kOffOn,
      .default_number = kQ2ImmaOn,
      .gates = "q2_0_imma",
-     .doc = "Integer tensor cores for Q2_0 batches of 5 rows and more; the bits stay the same."},
+     .doc = "Integer tensor cores for Q2_0, one pass over the weights for 32 rows; the bits stay "
+            "the same."},
     {.lever = Lever::kCoalesceWindow,
      .name = "coalesce_window_us",
      .kind = LeverKind::kNumber,
@@ -257,11 +258,12 @@ std::string LeverSet::Print(Lever lever) const {
   return std::string();
 }
 
-bool Gate::Open(const LeverSet& levers, Family family) const {
+bool Gate::Open(const LeverSet& levers, Family family, bool is_faster) const {
   if (lever == Lever::kAlwaysOpen) return true;
   const int choice = Info(lever).kind == LeverKind::kFamilyMap ? levers.choice(lever, family)
                                                                : levers.choice(lever);
-  return (choices >> choice & 1) != 0;
+  const uint32_t open = is_faster ? choices : choices & ~where_faster;
+  return (open >> choice & 1) != 0;
 }
 
 }  // namespace fulcrum

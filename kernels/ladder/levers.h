@@ -91,8 +91,10 @@ class LeverSet {
 struct Gate {
   Lever lever = Lever::kAlwaysOpen;
   uint32_t choices = 0;
+  // Of the choices, those that open it only on a device where the arm was measured to be faster.
+  uint32_t where_faster = 0;
 
-  bool Open(const LeverSet& levers, Family family) const;
+  bool Open(const LeverSet& levers, Family family, bool is_faster = true) const;
 };
 
 }  // namespace fulcrum

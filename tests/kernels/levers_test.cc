@@ -129,6 +129,19 @@ TEST(Levers, GatesOpenForTheirChoicesAndFamilies) {
   EXPECT_FALSE(gate.Open(levers, Family::kLmHead));
 }
 
+TEST(Levers, AChoiceForWhereItIsFasterOpensOnlyThere) {
+  const Gate gate{Lever::kQ2WarpRows, 1u << kQ2WarpRowsAuto | 1u << kQ2WarpRowsOn,
+                  1u << kQ2WarpRowsAuto};
+  LeverSet levers;
+  ASSERT_EQ(levers.Print(Lever::kQ2WarpRows), "auto");
+  EXPECT_TRUE(gate.Open(levers, Family::kOther, /*is_faster=*/true));
+  EXPECT_FALSE(gate.Open(levers, Family::kOther, /*is_faster=*/false));
+  ASSERT_TRUE(levers.Set("q2_warp_rows", "on").ok());
+  EXPECT_TRUE(gate.Open(levers, Family::kOther, /*is_faster=*/false));
+  ASSERT_TRUE(levers.Set("q2_warp_rows", "off").ok());
+  EXPECT_FALSE(gate.Open(levers, Family::kOther, /*is_faster=*/true));
+}
+
 std::string Translate(const std::map<std::string, std::string>& variables) {
   const auto levers = TranslateAliases(variables);
   if (!levers.ok()) return "error: " + std::string(levers.status().message());

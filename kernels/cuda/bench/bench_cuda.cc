@@ -1,14 +1,15 @@
 // Times every arm of the CUDA ladder as nodes of a graph over cold weights, beside the fastest
 // plain read of the same bytes in the same run. Usage: fulcrum_bench_cuda [--filter=TEXT]
 // [--m=1,8,16,32]
-// [--shape=NxK[,NxK...]] [--format=fp8|bf16] [--cold_mb=420] [--launches=60]
-// [--replays=9] [--peers] [--programmatic] [--siblings=N[,N...]]
+// [--shape=NxK[,NxK...]] [--format=fp8|bf16|q2_0] [--cold_mb=420] [--launches=60]
+// [--replays=9] [--peers] [--programmatic] [--siblings=N[,N...]] [--q2_table]
 // Weights rotate over copies of cold_mb together (several times the L2); a cell is the median over
 // replays of (replay time / launches). A few outputs of the first launch are checked against the
 // oracle, bit for bit, before the cell is printed; of a class without pinned bits many are, as a
 // mean. --peers: also what the vendor's library makes of the same weights, where it is found.
 // --programmatic: launches follow each other so, where the arm can. --siblings: further weights of
-// the same K in every launch, for arms that fuse.
+// the same K in every launch, for arms that fuse. --q2_table: 2560 -> 12288 in q2_0 at M = 1 to 4,
+// 300 launches, and the ratio of the exact layout's time to that of warp rows and imma.
 // SPDX-License-Identifier: Apache-2.0
 #include <cuda_runtime_api.h>
 
@@ -17,8 +18,10 @@
 #include <cstdio>
 #include <cstring>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/strings/numbers.h"
@@ -40,13 +43,24 @@ namespace {
 struct Options {
   std::string filter;
   WeightFormat format = WeightFormat::kFp8Block128;
-  std::vector<int> rows = {1, 8, 16, 32};
-  std::vector<std::pair<int64_t, int64_t>> shapes = {
-      {17408, 5120}, {5120, 17408}, {6144, 5120}, {5120, 6144}, {1024, 5120}};
+  std::vector<int> rows;                            // of none given, DefaultRows
+  std::vector<std::pair<int64_t, int64_t>> shapes;  // of none given, DefaultShapes
   int cold_mb = 420, launches = 60, replays = 9;
-  bool peers = false, programmatic = false;
+  bool peers = false, programmatic = false, q2_table = false;
   std::vector<int64_t> siblings;
 };
+
+// Microseconds by arm and M.
+using Times = std::map<std::pair<std::string_view, int>, double>;
+
+std::vector<int> DefaultRows(WeightFormat format) {
+  if (format == WeightFormat::kQ2_0) return {1, 2, 4, 8, 16, 32};
+  return {1, 8, 16, 32};
+}
+std::vector<std::pair<int64_t, int64_t>> DefaultShapes(WeightFormat format) {
+  if (format == WeightFormat::kQ2_0) return {{12288, 2560}, {17408, 5120}};
+  return {{17408, 5120}, {5120, 17408}, {6144, 5120}, {5120, 6144}, {1024, 5120}};
+}
 
 bool Parse(int argc, char** argv, Options* options) {
   for (int i = 1; i < argc; ++i) {
@@ -57,10 +71,16 @@ bool Parse(int argc, char** argv, Options* options) {
       options->filter = value;
     } else if (part[0] == "--format") {
       const auto format = ParseWeightFormat(value);
-      ok = format.has_value() && *format != WeightFormat::kQ2_0;
+      ok = format.has_value();
       if (ok) options->format = *format;
     } else if (part[0] == "--peers") {
       options->peers = true;
+    } else if (part[0] == "--q2_table") {
+      options->q2_table = true;
+      options->format = WeightFormat::kQ2_0;
+      options->shapes = {{12288, 2560}};
+      options->rows = {1, 2, 3, 4};
+      options->launches = 300;
     } else if (part[0] == "--programmatic") {
       options->programmatic = true;
     } else if (part[0] == "--siblings") {
@@ -97,6 +117,8 @@ bool Parse(int argc, char** argv, Options* options) {
       return false;
     }
   }
+  if (options->rows.empty()) options->rows = DefaultRows(options->format);
+  if (options->shapes.empty()) options->shapes = DefaultShapes(options->format);
   return true;
 }
 
@@ -187,7 +209,7 @@ bool BenchPeers(std::span<const cuda::CudaWeight* const> weights, const WeightSo
   return true;
 }
 
-bool BenchShape(Backend& backend, const WeightSpec& spec, const Options& options) {
+bool BenchShape(Backend& backend, const WeightSpec& spec, const Options& options, Times* times) {
   const int sm_count = backend.device().compute_units;
   const BenchWeight source(spec, 1);
   std::vector<BenchWeight> sibling_sources;
@@ -311,6 +333,7 @@ bool BenchShape(Backend& backend, const WeightSpec& spec, const Options& options
       const double us =
           TimeGraph(options.launches, options.replays,
                     [&](int i, cudaStream_t stream) { return run(i, stream, DType::kBf16); });
+      (*times)[{arm.name, m}] = us;
       std::printf("%-22s M %4d  %8.2f us  %6.0f GB/s  %5.1f %% of the read%s\n",
                   std::string(arm.name).c_str(), m, us,
                   us > 0 ? static_cast<double>(code_bytes) * 1e-3 / us : 0,
@@ -341,10 +364,18 @@ int Main(int argc, char** argv) {
   std::printf("%s, %d multiprocessors\n", backend.device().description.c_str(),
               backend.device().compute_units);
   bool ok = true;
+  Times times;
   for (const auto& [n, k] : options.shapes) {
-    ok =
-        BenchShape(backend, {.name = "bench", .format = options.format, .n = n, .k = k}, options) &&
-        ok;
+    const WeightSpec spec = {.name = "bench", .format = options.format, .n = n, .k = k};
+    ok = BenchShape(backend, spec, options, &times) && ok;
+  }
+  for (const int m : options.rows) {
+    const double exact_layout = times[{"q2_0_mmvq", m}];
+    for (const std::string_view arm : {"q2_0_warp_rows", "q2_0_imma"}) {
+      if (!options.q2_table || times[{arm, m}] <= 0) continue;
+      std::printf("M %d: q2_0_mmvq %.2f us, %s %.2f us, ratio %.2f\n", m, exact_layout,
+                  std::string(arm).c_str(), times[{arm, m}], exact_layout / times[{arm, m}]);
+    }
   }
   return ok ? 0 : 1;
 }

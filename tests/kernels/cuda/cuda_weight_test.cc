@@ -45,14 +45,13 @@ TEST(CudaWeight, BudgetRefusesNamesTheBytesAndIsGivenBack) {
   EXPECT_TRUE(cuda.backend->Upload(*source).ok());
 }
 
-TEST(CudaWeight, Q2IsRefusedByNameWithTheWayOut) {
-  const test::BackendUnderTest cuda = Open();
-  FULCRUM_NEED_BACKEND(cuda);
-  const absl::Status refused =
-      cuda.backend->Upload(*Synthetic(128, 256, WeightFormat::kQ2_0)).status();
-  EXPECT_EQ(refused.code(), absl::StatusCode::kUnimplemented) << refused;
-  for (const char* word : {"w: ", "q2_0", "use backend cpu"}) {
-    EXPECT_THAT(std::string(refused.message()), HasSubstr(word));
+TEST(CudaWeight, Q2OfABrokenGeometryIsRefusedByName) {
+  for (const auto& [k, block] : {std::pair<int64_t, int>{100, 64}, {192, 128}, {256, 32}}) {
+    const MemoryWeight source(
+        {.name = "w", .format = WeightFormat::kQ2_0, .n = 16, .k = k, .q2_block = block}, {});
+    const absl::Status refused = UploadedWeight::Check(source);
+    EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument) << refused;
+    EXPECT_THAT(std::string(refused.message()), HasSubstr("w: K = " + std::to_string(k)));
   }
 }
 
@@ -77,8 +76,8 @@ TEST(CudaWeight, ErrorsOfTheSourcePassThroughAndKeepNoMemory) {
 TEST(CudaWeight, AFlippedBitChangesTheChecksumAndFlippingBackRestoresIt) {
   const test::BackendUnderTest cuda = Open();
   FULCRUM_NEED_BACKEND(cuda);
-  for (const WeightFormat format : {WeightFormat::kFp8Block128, WeightFormat::kBf16}) {
-    const Source source = Synthetic(1000, 1100, format);
+  for (const WeightFormat format : kAllWeightFormats) {
+    const Source source = Synthetic(1000, format == WeightFormat::kQ2_0 ? 1088 : 1100, format);
     const auto weight = cuda.backend->Upload(*source);
     ASSERT_TRUE(weight.ok()) << weight.status();
     const absl::StatusOr<uint64_t> before = (*weight)->Checksum();

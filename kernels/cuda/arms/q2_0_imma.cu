@@ -1,0 +1,140 @@
+// q2_0, class exact, up to 32 rows in one pass over the weights on integer tensor cores; a weight
+// and its siblings in one launch. Where a tile does not fit in shared memory the exact arm of eight
+// rows serves instead: same bits.
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <vector>
+
+#include "kernels/cuda/arms.h"
+#include "kernels/cuda/kernel_launch.h"
+#include "kernels/cuda/q2_imma_kernel.cuh"
+
+namespace fulcrum::cuda {
+namespace {
+
+using ImmaKernel = void (*)(Q2ImmaArgs);
+
+ImmaKernel KernelOf(const Q2ImmaPlan& plan) {
+  if (plan.column_tiles == 2) {
+    return plan.x_shared ? &Q2ImmaKernel<2, 1, true> : &Q2ImmaKernel<2, 1, false>;
+  }
+  if (plan.spread == 2) {
+    return plan.x_shared ? &Q2ImmaKernel<1, 2, true> : &Q2ImmaKernel<1, 2, false>;
+  }
+  return plan.x_shared ? &Q2ImmaKernel<1, 1, true> : &Q2ImmaKernel<1, 1, false>;
+}
+
+// Sets the launch's next targets; returns how many of `all` they are.
+size_t TakeTargets(std::span<const Sibling> all, Q2ImmaArgs* launch) {
+  const size_t count = std::min(all.size(), size_t{kQ2MostTargets});
+  int tiles = 0;
+  for (size_t i = 0; i < count; ++i) {
+    const auto& weight = *static_cast<const CudaWeight*>(all[i].weight);
+    launch->targets[i] = {.tiles = weight.codes(),
+                          .y = all[i].output,
+                          .y_pitch = all[i].output_pitch,
+                          .n = weight.layout().n,
+                          .first_tile = tiles};
+    tiles += static_cast<int>(weight.layout().tiles());
+  }
+  launch->target_count = static_cast<int>(count);
+  launch->tiles = tiles;
+  return count;
+}
+
+cudaError_t Run(const ArmArgs& args, bool* serves) {
+  const auto& context = *static_cast<const CudaContext*>(args.context);
+  const auto& layout = static_cast<const CudaWeight*>(args.weight)->layout().q2;
+  std::vector<Sibling> targets = {{args.weight, args.output, args.output_pitch}};
+  targets.insert(targets.end(), args.siblings.begin(), args.siblings.end());
+  Q2ImmaArgs launch = {};
+  launch.layout = layout;
+  launch.tile_bytes = layout.TileBytes();
+  launch.first_chunks = layout.SlabChunks(0);
+  launch.second_chunks = layout.slabs > 1 ? layout.SlabChunks(1) : 0;
+  launch.code_pitch = Q2Layout::CodePitch(launch.first_chunks);
+  launch.scale_pitch = layout.ScalePitch(launch.first_chunks);
+  launch.scales_at = kQ2Pairs * launch.code_pitch;
+  launch.scale_step = (32 >> layout.scale_shift) * 4;
+  launch.rows = static_cast<const uint16_t*>(args.activations);
+  launch.pitch = args.activation_pitch;
+  launch.x = context.scratch;
+  launch.m = args.m;
+  launch.y_f32 = args.output_type == DType::kF32;
+  launch.by_m = Divider(args.m);
+  std::span<const Sibling> rest(targets);
+  bool first = true;
+  while (!rest.empty()) {
+    const size_t taken = TakeTargets(rest, &launch);
+    const Q2ImmaPlan plan = PlanQ2Imma({.tiles = launch.tiles,
+                                        .chunks = layout.chunks,
+                                        .tile_bytes = launch.tile_bytes,
+                                        .m = args.m},
+                                       {context.sm_count, context.max_shared_bytes});
+    const int column_tiles = plan.column_groups * plan.column_tiles;
+    *serves = plan.groups > 0 && (plan.fused || column_tiles * Q8FragmentTileBytes(layout.chunks) <=
+                                                    context.scratch_bytes);
+    if (!*serves) return cudaSuccess;  // of none: all have one K and one M
+    launch.plan = plan;
+    launch.by_column_groups = Divider(plan.column_groups);
+    bool programmatic = context.programmatic;
+    if (!plan.fused && first) {
+      const Q8Input x = {launch.rows, launch.pitch, args.m, layout.chunks};
+      if (const cudaError_t error =
+              QuantiseForTensorCores(x, plan.spread, column_tiles, context.scratch, context);
+          error != cudaSuccess) {
+        return error;
+      }
+    }
+    // What precedes is ours, here or in this function.
+    if (!plan.fused || !first) programmatic = context.has_bulk_copies;
+    const ImmaKernel kernel = KernelOf(plan);
+    if (const cudaError_t error = AllowShared(kernel, static_cast<size_t>(plan.shared_bytes));
+        error != cudaSuccess) {
+      return error;
+    }
+    const KernelGrid grid = {.thread_blocks = dim3(static_cast<unsigned>(plan.thread_blocks())),
+                             .threads = Q2ImmaThreads(context.has_bulk_copies),
+                             .shared_bytes = plan.shared_bytes,
+                             .programmatic = programmatic};
+    if (const cudaError_t error = LaunchKernel(kernel, grid, context.stream, launch);
+        error != cudaSuccess) {
+      return error;
+    }
+    rest = rest.subspan(taken);
+    first = false;
+  }
+  return cudaSuccess;
+}
+
+// Eight rows at a time on the other arm.
+absl::Status RunInPieces(const ArmArgs& args) {
+  constexpr int kPiece = 8;
+  const auto size = static_cast<int64_t>(SizeOf(args.output_type));
+  for (int first = 0; first < args.m; first += kPiece) {
+    ArmArgs piece = args;
+    piece.m = std::min(kPiece, args.m - first);
+    piece.activations =
+        static_cast<const uint16_t*>(args.activations) + first * args.activation_pitch;
+    piece.output = static_cast<std::byte*>(args.output) + first * args.output_pitch * size;
+    std::vector<Sibling> siblings(args.siblings.begin(), args.siblings.end());
+    for (Sibling& sibling : siblings) {
+      sibling.output =
+          static_cast<std::byte*>(sibling.output) + first * sibling.output_pitch * size;
+    }
+    piece.siblings = siblings;
+    if (absl::Status s = q2_0_mmvq(piece); !s.ok()) return s;
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status q2_0_imma(const ArmArgs& args) {
+  bool serves = false;
+  const cudaError_t error = Run(args, &serves);
+  if (error != cudaSuccess || serves) return CudaStatus(error, "q2_0_imma");
+  return RunInPieces(args);
+}
+
+}  // namespace fulcrum::cuda

@@ -1,0 +1,21 @@
+// q2_0, class exact, every M in pieces of eight rows: a thread a virtual thread of the order. Few
+// weight rows a thread block where K is so large that each thread has a chunk and more.
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/cuda/arms.h"
+#include "kernels/cuda/q2_lane_arm.cuh"
+
+namespace fulcrum::cuda {
+
+absl::Status q2_0_mmvq(const ArmArgs& args) {
+  const auto choose = [](const Q2LaneProduct& p, int* of_tile) -> Q2LaneKernel {
+    const bool small_k = p.layout.chunks < kQ2SlabChunks;
+    *of_tile = small_k ? kQ2Pairs / 2 : kQ2Pairs;
+    if (p.m == 1) return small_k ? &Q2ThreadRows<2, 1> : &Q2ThreadRows<1, 1>;
+    if (p.m == 2) return small_k ? &Q2ThreadRows<2, 2> : &Q2ThreadRows<1, 2>;
+    if (p.m <= 4) return small_k ? &Q2ThreadRows<2, 4> : &Q2ThreadRows<1, 4>;
+    return small_k ? &Q2ThreadRows<2, 8> : &Q2ThreadRows<1, 8>;
+  };
+  return CudaStatus(RunOnLanes(args, choose), "q2_0_mmvq");
+}
+
+}  // namespace fulcrum::cuda

@@ -1,0 +1,63 @@
+// Activations quantised by the thread block that multiplies by them (q2_imma_kernel.cuh): a warp
+// makes the chunks it owns, so nobody else waits for them.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/cuda/q2_imma_args.cuh"
+#include "kernels/cuda/q8_chunk.cuh"
+
+namespace fulcrum::cuda {
+
+// Eight chunks of some row a pass, four lanes each. Two passes' values are asked for ahead.
+template <int kSpread>
+struct Q2FusedRows {
+  const Q2ImmaArgs& p;
+  const int warp, lane, items;
+  uint4 next[2] = {};
+
+  __device__ __forceinline__ Q2FusedRows(const Q2ImmaArgs& args, int warp_, int lane_)
+      : p(args),
+        warp(warp_),
+        lane(lane_),
+        items((args.layout.chunks - warp_ + kQ2ImmaWarps - 1) / kQ2ImmaWarps * args.m) {}
+
+  __device__ __forceinline__ uint4 Load(int item) const {
+    if (item >= items) return make_uint4(0, 0, 0, 0);
+    const int own = p.by_m(item), row = item - own * p.m;
+    const uint16_t* const at =
+        p.rows + row * p.pitch + (warp + own * kQ2ImmaWarps) * kQ2ChunkK + lane % 4 * 8;
+    return *reinterpret_cast<const uint4*>(at);  // plain, see q8_rows.cu
+  }
+  __device__ __forceinline__ void LoadFirst() {
+    next[0] = Load(lane / 4);
+    next[1] = Load(lane / 4 + 8);
+  }
+  // Into x as QuantiseForTensorCores lays it out; the warp may read it then.
+  __device__ __forceinline__ void Quantise(std::byte* x) {
+#pragma unroll 1
+    for (int first = 0; first < items; first += 8) {
+      const uint4 eight = next[0];
+      next[0] = next[1];
+      const int item = first + lane / 4;
+      next[1] = Load(item + 16);
+      const Q8Part part = QuantisePart(eight);
+      if (item < items) {
+        const int own = p.by_m(item), column = (item - own * p.m) * kSpread;
+        std::byte* const to = x + (warp + own * kQ2ImmaWarps) * kQ8FragmentBytes;
+        reinterpret_cast<uint2*>(to)[4 * column + lane % 4] = make_uint2(part.low, part.high);
+        if (lane % 4 == 0) {
+          float* const constants =
+              reinterpret_cast<float*>(to + kQ8ConstantsAt) + column / 2 * 4 + column % 2;
+          constants[0] = part.offset;
+          constants[2] = part.scale;
+        }
+      }
+    }
+    __syncwarp();
+  }
+};
+
+}  // namespace fulcrum::cuda

@@ -1,0 +1,95 @@
+// Where a q2_0 weight's codes and scales are in device memory: the geometry that pack_q2.cu writes
+// and every q2_0 arm reads. N is padded to 16 with zeros.
+//
+// A tile is 16 rows and lies together: one bulk copy. Its K is cut into slabs of 128 chunks of 32
+// k, the last one shorter: a chunk's number within its slab is the virtual thread of order.h that
+// owns it.
+//
+// A slab: codes [8 pairs of rows][chunks, made odd][16 bytes], then scales [8][scales, made odd][4
+// bytes]. Pair g is rows g and g + 8. The 16 bytes are the chunk's 32 codes of both rows: what a
+// lane that owns a chunk reads with one load. They are four words; word t is what thread 4 g + t of
+// a tensor-core fragment (m16n8k32) holds of the chunk: the k 8 t .. 8 t + 7 of both rows, so that
+// (word >> 2 i) & 0x03030303 is register i of its operand, in every byte one code. Byte b of
+// register i is k 8 t + 4 (i / 2) + b of row g + 8 (i % 2). A word of scales has the FP16 scale of
+// row g in its low half, of row g + 8 in its high half.
+//
+// Odd counts put the words that a warp's eight pairs read of one chunk into different banks of
+// shared memory. They and the last tile's padding are 1.4 % of the file's bytes at K = 2560.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "kernels/numerics/order.h"
+#include "kernels/weights/weight_source.h"
+
+namespace fulcrum::cuda {
+
+inline constexpr int kQ2TileRows = 16;
+inline constexpr int kQ2Pairs = kQ2TileRows / 2;
+inline constexpr int kQ2ChunkK = numerics::kQ2ChunkK;
+inline constexpr int kQ2SlabChunks = numerics::kQ2Threads;
+inline constexpr int kQ2ChunkBytes = 16;  // of a pair of rows
+
+// Sizes are bytes.
+struct Q2Layout {
+  Q2Layout() = default;
+  explicit Q2Layout(const WeightSpec& spec)
+      : chunks(static_cast<int>(spec.k / kQ2ChunkK)),
+        scale_shift(spec.q2_block == 128 ? 2 : 1),
+        slabs((chunks + kQ2SlabChunks - 1) / kQ2SlabChunks) {}
+
+  int chunks = 0;       // of a row
+  int scale_shift = 1;  // log2 of the chunks that share a scale
+  int slabs = 0;
+
+  __host__ __device__ int SlabChunks(int slab) const {
+    const int left = chunks - slab * kQ2SlabChunks;
+    return left < kQ2SlabChunks ? left : kQ2SlabChunks;
+  }
+  // From one pair of rows to the next.
+  __host__ __device__ static int CodePitch(int slab_chunks) {
+    return (slab_chunks | 1) * kQ2ChunkBytes;
+  }
+  __host__ __device__ int ScalePitch(int slab_chunks) const {
+    return ((slab_chunks >> scale_shift) | 1) * 4;
+  }
+  __host__ __device__ int SlabBytes(int slab_chunks) const {
+    return kQ2Pairs * (CodePitch(slab_chunks) + ScalePitch(slab_chunks));
+  }
+  __host__ __device__ int SlabOffset(int slab) const { return slab * SlabBytes(kQ2SlabChunks); }
+  __host__ __device__ int TileBytes() const {
+    return SlabOffset(slabs - 1) + SlabBytes(SlabChunks(slabs - 1));
+  }
+  // Where in its tile pair g's 16 bytes of a chunk are, and its word of scales.
+  __host__ __device__ int CodesAt(int pair, int chunk) const {
+    const int slab = chunk / kQ2SlabChunks;
+    return SlabOffset(slab) + pair * CodePitch(SlabChunks(slab)) +
+           chunk % kQ2SlabChunks * kQ2ChunkBytes;
+  }
+  __host__ __device__ int ScalesAt(int pair, int chunk) const {
+    const int slab = chunk / kQ2SlabChunks, in_slab = SlabChunks(slab);
+    return SlabOffset(slab) + kQ2Pairs * CodePitch(in_slab) + pair * ScalePitch(in_slab) +
+           (chunk % kQ2SlabChunks >> scale_shift) * 4;
+  }
+};
+
+// The words of one chunk of a pair of rows, from the chunk's eight bytes of each row in the file
+// (low bits first; value i in byte i / 4).
+struct Q2ChunkWords {
+  uint32_t word[4] = {};
+};
+__host__ __device__ inline Q2ChunkWords Q2Interleave(const uint8_t* row_g, const uint8_t* row_g8) {
+  Q2ChunkWords words;
+  for (int byte = 0; byte < 8; ++byte) {
+    for (int b = 0; b < 4; ++b) {
+      const uint32_t of_g = row_g[byte] >> (2 * b) & 3u, of_g8 = row_g8[byte] >> (2 * b) & 3u;
+      words.word[byte / 2] |= (of_g | of_g8 << 2) << (8 * b + byte % 2 * 4);
+    }
+  }
+  return words;
+}
+
+}  // namespace fulcrum::cuda

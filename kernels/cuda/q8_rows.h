@@ -1,0 +1,58 @@
+// Activations of the q2_0 arms quantised on the device, once for all weights of a call, and laid
+// out as an arm reads them.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/cuda/launch.h"
+#include "kernels/cuda/q2_layout.h"
+
+namespace fulcrum::cuda {
+
+// For lanes that own chunks (q2_lanes.cuh). A row: [2 halves][chunks][16 bytes], then
+// [chunks][offset, scale], F32. Of a chunk's 32 k half h has 16 h .. 16 h + 15. What an offset is:
+// q8_chunk.cuh.
+inline constexpr int kQ8LaneChunkBytes = 40;
+__host__ __device__ constexpr int64_t Q8LaneRowBytes(int chunks) {
+  return int64_t{chunks} * kQ8LaneChunkBytes;
+}
+
+// For tensor cores (q2_imma.cuh): [column tile of 8][chunks] of kQ8FragmentBytes: thread 4 g + t's
+// two words of column g, k 8 t .. 8 t + 7 (the B operand of m16n8k32); then, for t = 0 .. 3, the
+// offsets of columns 2 t and 2 t + 1 and their scales, F32.
+inline constexpr int kQ8ColumnTile = 8;
+inline constexpr int kQ8ConstantsAt = 256;
+inline constexpr int kQ8FragmentBytes = 320;
+__host__ __device__ constexpr int64_t Q8FragmentTileBytes(int chunks) {
+  return int64_t{chunks} * kQ8FragmentBytes;
+}
+
+// 1.5 * 2^23: added to a float of small magnitude it leaves its integer, rounded to nearest even,
+// in the low bits.
+inline constexpr float kRounder = 12582912.0f;
+inline constexpr int kRounderBits = 0x4b400000;
+// For the BF16 magnitudes from kLeastRefinable on, one step of refinement from the rounded inverse
+// of 127 gives the rounded quotient of each (q8_rows_test.cc tries them all).
+inline constexpr float kInverse127 = 0x1.020408p-7f, kLeastRefinable = 0x1p-100f;
+// x times an approximate inverse of the scale, off by at most 2^-23 of it, is within 2^-14 of the
+// rounded quotient x / scale. So where it is no further than this from an integer, that is q.
+inline constexpr float kMostOff = 0.5f - 0x1p-14f;
+
+struct Q8Input {
+  const uint16_t* rows = nullptr;  // BF16 [m][pitch], launch.h says what they are like
+  int64_t pitch = 0;               // elements
+  int m = 0;
+  int chunks = 0;  // of a row
+};
+// `to`: device memory, 16-byte aligned. May be launched programmatically, as context says; the
+// kernel after it may be as well, and then has to wait before it reads `to`.
+cudaError_t QuantiseForLanes(const Q8Input& x, std::byte* to, const CudaContext& context);
+// Row r is column r * spread; the other columns of `column_tiles` tiles are zeros.
+cudaError_t QuantiseForTensorCores(const Q8Input& x, int spread, int column_tiles, std::byte* to,
+                                   const CudaContext& context);
+
+}  // namespace fulcrum::cuda
