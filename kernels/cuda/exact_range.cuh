@@ -16,6 +16,7 @@
 #pragma once
 
 #include <algorithm>
+#include <climits>
 #include <cstdint>
 
 #include "kernels/cuda/async_copy.cuh"
@@ -265,15 +266,24 @@ class RangeProduct {
     __syncwarp();
   }
 
-  // Of the segments of some outputs, the first of which is unit `first`, the one that is done last:
-  // the first unit of a range, which its warp visits last; or the first of all, in one range.
+  // Of the segments of some outputs, the first of which is unit `first`, the one that should be
+  // done last: the nearest to the begin of its range, from the other end of which all warps set
+  // out. Who waits so for another cannot close a circle: the other, if it waits too, does so
+  // further from the begin.
   __device__ __forceinline__ int LastSegment(int first) const {
-    for (int segment = p.segments - 1; segment > 0; --segment) {
+    int last = 0, nearest = INT_MAX;
+    for (int segment = 0; segment < p.segments; ++segment) {
       const int begin = (first + segment * plan.column_groups) * plan.unit_stages;
-      const int cut = (begin + plan.range_stages - 1) / plan.range_stages * plan.range_stages;
-      if (cut < begin + plan.unit_stages) return segment;
+      const int range_begin = begin / plan.range_stages * plan.range_stages;
+      // A unit that is cut is done where it ends, before all else from that end.
+      const bool cut = range_begin + plan.range_stages < begin + plan.unit_stages;
+      const int from_begin = cut ? 0 : begin - range_begin;
+      if (from_begin <= nearest) {
+        nearest = from_begin;
+        last = segment;
+      }
     }
-    return 0;
+    return last;
   }
 
   // Of the four threads that hold a sum each keeps its share: output j of a thread is accumulator

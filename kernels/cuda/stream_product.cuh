@@ -118,13 +118,12 @@ struct StreamProduct {
   // Brings the weights of warps `first`, `first` + kStreamProducers, ..., a lane each.
   __device__ __forceinline__ void Produce(int first) {
     const int served = first + kStreamProducers * lane;
-    const bool on = served < p.plan.warps;
     const int stages = p.plan.stages;
     const uint32_t ring = x + p.rings + served * stages * kBlockBytes;
     const uint32_t ring_full = x + p.full + served * stages * 8;
     const uint32_t ring_empty = x + p.empty + served * stages * 8;
     const uint64_t policy = ReadOnce();
-    int item = on ? served : units.count, left = 0;
+    int item = served < p.plan.warps ? served : units.count, left = 0;
     const std::byte* next = nullptr;
     const auto aim = [&] {
       if (item >= units.count) return;
@@ -142,16 +141,9 @@ struct StreamProduct {
       }
     };
     aim();
-    if (on) {
-      for (int i = 0; i < stages; ++i) {
-        BarrierInit(ring_full + 8 * i, 1);
-        BarrierInit(ring_empty + 8 * i, 1);
-      }
-      BarriersReady();
-      for (int i = 0; i < stages && item < units.count; ++i) ask(i);
-    }
     __syncwarp();
     __syncthreads();
+    for (int i = 0; i < stages && item < units.count; ++i) ask(i);
     Ring at;
     while (item < units.count) {
       BarrierWait(ring_empty + 8 * at.stage, at.phase);
@@ -200,6 +192,14 @@ struct StreamProduct {
     const uint32_t row_x =
         x + lane % 8 * 128 + (static_cast<uint32_t>((lane / 8) ^ (lane % 8)) << 4);
     float next_scale = warp < units.count ? Scale(units[warp]) : 0.0f;
+    if (lane == 0) {  // barriers are made one after the other, so every warp makes its own
+      for (int i = 0; i < stages; ++i) {
+        BarrierInit(ring_full + 8 * i, 1);
+        BarrierInit(ring_empty + 8 * i, 1);
+      }
+      BarriersReady();
+    }
+    __syncwarp();
     __syncthreads();
     WaitForPreviousGrid();
     Ring at;

@@ -6,14 +6,9 @@
 // off as the node's is: an arm that streams weights leaves cold caches behind, and what gRPC costs
 // on those no node can avoid.
 // SPDX-License-Identifier: Apache-2.0
-#include <sys/prctl.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <csignal>
 #include <cstdio>
 #include <cstring>
-#include <filesystem>
 #include <memory>
 #include <span>
 #include <string>
@@ -23,6 +18,7 @@
 #include "kernels/backend_factory.h"
 #include "kernels/weights/synthetic.h"
 #include "scheduler/shard_store.h"
+#include "service/bench/child_server.h"
 #include "service/bench/echo_server.h"
 #include "service/bench/project_loop.h"
 #include "service/server.h"
@@ -89,20 +85,12 @@ absl::StatusOr<EchoWork> ArmWork() {
   };
 }
 
-// Prints the server's address and serves until killed.
-template <class Started>
-int Serve(const Started& server) {
-  std::printf("%s\n", server->address().c_str());
-  std::fflush(stdout);
-  for (;;) pause();
-}
-
 // What a child of this program does. It ends with its parent.
 int ServeAs(std::string_view name) {
-  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  EndWithParent();
   if (name == "node") {
     const auto node = StartNode();
-    if (node.ok()) return Serve(*node);
+    if (node.ok()) ServeForever((*node)->address());
     std::fprintf(stderr, "bench_overhead: %s\n", node.status().ToString().c_str());
     return 1;
   }
@@ -117,18 +105,8 @@ int ServeAs(std::string_view name) {
   }
   const auto echo = StartEchoServer(name == "echo_raw" ? EchoKind::kRaw : EchoKind::kProto,
                                     kReplyBytes, std::move(work));
-  return echo == nullptr ? 1 : Serve(echo);
-}
-
-// Starts this program as the named server; its address, or empty when it did not start.
-std::string Spawn(const char* name) {
-  const std::string self = std::filesystem::read_symlink("/proc/self/exe");
-  FILE* const out = popen(("exec '" + self + "' --serve=" + name).c_str(), "r");
-  std::string address;
-  for (int c; out != nullptr && (c = std::fgetc(out)) != EOF && c != '\n';) {
-    address += static_cast<char>(c);
-  }
-  return address;
+  if (echo == nullptr) return 1;
+  ServeForever(echo->address());
 }
 
 // False when a call failed.
@@ -193,9 +171,9 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "usage: bench_overhead [--json]\n");
     return 2;
   }
-  Side sides[] = {{"node", {Spawn("node"), kReplyBytes}, {}, {}, {}, {}},
-                  {"echo_proto", {Spawn("echo_proto"), kReplyBytes}, {}, {}, {}, {}},
-                  {"echo_raw", {Spawn("echo_raw"), kReplyBytes}, {}, {}, {}, {}},
-                  {"echo_arm", {Spawn("echo_arm"), kReplyBytes}, {}, {}, {}, {}}};
+  Side sides[] = {{"node", {SpawnServer("node"), kReplyBytes}, {}, {}, {}, {}},
+                  {"echo_proto", {SpawnServer("echo_proto"), kReplyBytes}, {}, {}, {}, {}},
+                  {"echo_raw", {SpawnServer("echo_raw"), kReplyBytes}, {}, {}, {}, {}},
+                  {"echo_arm", {SpawnServer("echo_arm"), kReplyBytes}, {}, {}, {}, {}}};
   return MeasureAll(sides, json);
 }
