@@ -136,7 +136,7 @@ TEST(Config, ChecksListEveryProblemWithItsPlace) {
             "node.txtpb:3:1: levers[m16_tc]: lever m16_tc: no choice 'm99'; expected one of: off, "
             "one_pass, m16, m16_n64\n"
             "node.txtpb:4:1: latched_levers[0]: no lever 'm17'; levers are: m16_tc, w8a8_prefill, "
-            "q2_warp_rows, q2_imma, coalesce_window_us, max_batch_rows, audit_rate\n"
+            "q2_warp_rows, q2_imma, coalesce_window_us, max_batch_rows, audit_rate, shadow_rate\n"
             "node.txtpb:2:10: limits.max_stream_calls: -5; expected 1 to 65536");
 }
 
