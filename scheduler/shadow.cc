@@ -201,7 +201,7 @@ void Shadow::Impl::Grade(const Job& job) {
 }
 
 void Shadow::Impl::Loop() {
-  LowerPriority();
+  LowerPriority(19);
   for (;;) {
     Job job;
     {

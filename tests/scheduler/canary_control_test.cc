@@ -162,6 +162,19 @@ TEST_F(CanaryControlTest, AWrongArmIsRevertedBeforeItServedTwoHundredRows) {
   EXPECT_EQ(history.back().evidence, report.evidence);
 }
 
+TEST_F(CanaryControlTest, NoBatchIsPickedForTheCanaryAfterTheCheckThatFailed) {
+  plant_->wrong = true;
+  MustStart(Spec());
+  bool failed = false;
+  for (int i = 0; i < 200; ++i) {
+    const bool canary = OnCanary(*CallOnce());
+    EXPECT_FALSE(failed && canary) << "call " << i;
+    shadow_.Flush();
+    failed |= canary;
+  }
+  EXPECT_TRUE(failed);
+}
+
 TEST_F(CanaryControlTest, RowsThatWaitForTheirCheckBoundWhatAWrongArmServes) {
   // The checks stand still: whatever comes, the candidate gets no more than its allowance.
   test::Event checked;
@@ -297,7 +310,7 @@ TEST_F(CanaryControlTest, UnderLoadEveryReplysArmIsOpenInItsEpochAndExactKeepsIt
   };
   note();
   std::atomic<bool> stop{false};
-  std::atomic<int64_t> answered{0}, on_canary{0};
+  std::atomic<int64_t> answered{0};
   std::vector<std::vector<std::shared_ptr<TestCall>>> done(2);
   std::vector<std::thread> clients;
   for (size_t c = 0; c < done.size(); ++c) {
