@@ -57,6 +57,15 @@ void NodeEvents::OnBundle(std::string_view path) {
   log_.Warn("bundle written", {{"path", path}, {"look", "fulcrum replay PATH"}});
 }
 
+void NodeEvents::CanaryChanged(const CanaryReport& report) {
+  metrics_.SetCanary(report.state);
+  log_.Info("canary", {{"id", report.id},
+                       {"state", Name(report.state)},
+                       {"share", report.spec.share},
+                       {"unit", Name(report.spec.unit)},
+                       {"evidence", report.evidence}});
+}
+
 void NodeEvents::OnDeviceFault(std::string_view device, const absl::Status& status) {
   metrics_.OnDeviceFault(device, status);
   const bool lost = std::any_of(devices_.begin(), devices_.end(), [device](const Backend* b) {

@@ -14,6 +14,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "kernels/backend.h"
+#include "scheduler/canary.h"
 #include "scheduler/observer.h"
 #include "service/health.h"
 #include "service/log.h"
@@ -56,6 +57,9 @@ class NodeEvents final : public Observer {
   void OnBundle(std::string_view path) override;
   void OnIncident(const Incident& incident) override;
   void OnDeviceFault(std::string_view device, const absl::Status& status) override;
+
+  // A canary started, holds, or ended.
+  void CanaryChanged(const CanaryReport& report);
 
  private:
   // Whether a warning about `key` is due; then none is for an hour.

@@ -152,7 +152,6 @@ class Server::Impl final {
   void AwaitQuiet(absl::Time limit);
   void Fail(const absl::Status& why);
   void OnShardChange(const ShardInfo& info);
-  void OnCanaryChange(const CanaryReport& report);
 
   absl::once_flag shutdown_once_, failure_once_;
 };
@@ -172,7 +171,7 @@ Server::Impl::Impl(const Config& config, ServerOptions options,
       journal_(std::move(levers.journal)),
       levers_(clock_, levers.start, {.log = journal_.get(), .history = std::move(levers.history)}),
       canaries_(levers_, events_, clock_,
-                [this](const CanaryReport& report) { OnCanaryChange(report); }),
+                [this](const CanaryReport& report) { events_.CanaryChanged(report); }),
       shards_(devices_, [this](const ShardInfo& info) { OnShardChange(info); }),
       bundles_(config_.bundle_folder, id_),
       auditor_(shards_, canaries_, AuditorOptionsOf(config_.audit), &bundles_),
@@ -353,15 +352,6 @@ void Server::Impl::OnShardChange(const ShardInfo& info) {
     }
     metrics_.SetShardBytes(backend->device().id, bytes);
   }
-}
-
-void Server::Impl::OnCanaryChange(const CanaryReport& report) {
-  metrics_.SetCanary(report.state);
-  log_.Info("canary", {{"id", report.id},
-                       {"state", Name(report.state)},
-                       {"share", report.spec.share},
-                       {"unit", Name(report.spec.unit)},
-                       {"evidence", report.evidence}});
 }
 
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(const Config& config, ServerOptions options) {

@@ -21,10 +21,11 @@ Deviation Measure(std::span<const double> reference, std::span<const float> actu
     for (const double v : wanted) squares += v * v;
     const double rms = std::sqrt(squares / static_cast<double>(n));
     for (size_t col = 0; col < n; ++col) {
-      const auto want = static_cast<float>(wanted[col]);
+      const auto narrow = static_cast<float>(wanted[col]);
+      const float want = output_type == DType::kBf16 ? Bf16ToF32(F32ToBf16(narrow)) : narrow;
       const float got = actual[row * n + col];
       if (!std::isfinite(want) || !std::isfinite(got)) continue;
-      const double error = std::fabs(static_cast<double>(got) - wanted[col]);
+      const double error = std::fabs(static_cast<double>(got) - static_cast<double>(want));
       errors += error * error;
       if (rms > 0) out.worst_element = std::max(out.worst_element, error / rms);
       if (!(std::fabs(wanted[col]) >= rms)) continue;

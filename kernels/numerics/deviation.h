@@ -18,8 +18,9 @@ struct Deviation {
   double worst_row = 0;      // largest relative RMS of a row
 };
 
-// reference, actual: [m, n] row-major; `actual` holds values of output_type widened to float. Pairs
-// with a value that is not finite are left out: the budget refuses them.
+// reference, actual: [m, n] row-major; `actual` holds values of output_type widened to float, and
+// the reference is rounded to it first. Pairs with a value that is not finite are left out: the
+// budget refuses them.
 Deviation Measure(std::span<const double> reference, std::span<const float> actual, int m,
                   DType output_type);
 
