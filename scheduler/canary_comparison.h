@@ -24,7 +24,8 @@ namespace fulcrum {
 // Ranges of rows by which comparisons are listed: 1, 2, 3-4, 5-8, 9-16, 17-32, 33-128, ...
 struct RowBucket {
   int first = 0, last = 0;
-  friend auto operator<=>(const RowBucket&, const RowBucket&) = default;
+  friend bool operator==(const RowBucket&, const RowBucket&) = default;
+  friend bool operator<(const RowBucket& a, const RowBucket& b) { return a.first < b.first; }
 };
 RowBucket BucketOf(int rows);
 

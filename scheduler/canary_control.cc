@@ -115,7 +115,7 @@ absl::StatusOr<CanaryReport> CanaryControl::EndByHand(uint64_t id, LeverCause ca
     }
     evidence = canary_->Summary();
   }
-  const absl::Status ended = End(id, cause, actor, reason, std::move(evidence));
+  absl::Status ended = End(id, cause, actor, reason, std::move(evidence));
   if (!ended.ok() && cause == LeverCause::kPromote) return ended;
   absl::MutexLock lock(&mu_);
   return Report();
@@ -131,7 +131,7 @@ absl::StatusOr<CanaryReport> CanaryControl::Heartbeat(uint64_t id) {
 
 absl::Status CanaryControl::End(uint64_t id, LeverCause cause, const std::string& actor,
                                 const std::string& reason, std::string evidence) {
-  const absl::Status ended = store_.EndCanary(id, cause, actor, reason, evidence);
+  absl::Status ended = store_.EndCanary(id, cause, actor, reason, evidence);
   if (!ended.ok() && cause == LeverCause::kPromote) return ended;
   if (!ended.ok()) {
     evidence += absl::StrFormat(" (not in the journal: %s)", std::string(ended.message()));

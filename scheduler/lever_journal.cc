@@ -36,7 +36,7 @@ absl::Status SyncDirectoryOf(const std::string& path) {
   const int fd = ::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (fd < 0) return SystemError(path, "its directory");
   const bool synced = ::fsync(fd) == 0;
-  const absl::Status status = synced ? absl::OkStatus() : SystemError(path, "its directory");
+  absl::Status status = synced ? absl::OkStatus() : SystemError(path, "its directory");
   ::close(fd);
   return status;
 }

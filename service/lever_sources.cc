@@ -110,7 +110,7 @@ absl::StatusOr<NodeLevers> StartLevers(const Config& config, std::string_view ba
   for (const LeverStep& step : recovery.steps) {
     if (absl::Status s = opened->journal->Append(step); !s.ok()) return s;
   }
-  NodeLevers levers{.start = std::move(recovery.levers),
+  NodeLevers levers{.start = recovery.levers,
                     .journal = std::move(opened->journal),
                     .history = std::move(recovery.history),
                     .warnings = std::move(recovery.warnings)};

@@ -94,9 +94,12 @@ class LeversWatch final : public Command {
       v1::HeartbeatCanaryRequest beat;
       beat.set_name(canary.name());
       auto answer = client.HeartbeatCanary(beat, context.Call());
-      if (answer.ok()) canary = *std::move(answer);
+      if (answer.ok()) {
+        canary = *std::move(answer);
+        return absl::OkStatus();
+      }
       // One that is over is shown as such.
-      if (answer.ok() || !absl::IsFailedPrecondition(answer.status())) return answer.status();
+      if (!absl::IsFailedPrecondition(answer.status())) return answer.status();
     }
     auto levers = client.ListLevers(context.Call());
     if (!levers.ok()) return levers.status();
