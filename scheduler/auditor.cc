@@ -221,7 +221,7 @@ void Auditor::Impl::ScrubNext() {
 }
 
 void Auditor::Impl::Loop() {
-  LowerPriority(10);
+  LowerPriority();
   const bool scrubs = options_.scrub_interval > absl::ZeroDuration();
   absl::Time next_scrub = scrubs ? absl::Now() + options_.scrub_interval : absl::InfiniteFuture();
   for (;;) {

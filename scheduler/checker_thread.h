@@ -30,9 +30,11 @@ class Random {
 };
 
 // Linux gives each thread its own niceness; where this fails the checks only run at normal
-// priority. Against threads that serve at niceness 0, 10 gets a tenth of a core and 19 gets 1.5 %.
-inline void LowerPriority(int niceness) {
-  (void)setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), niceness);
+// priority. Against threads that serve at niceness 0 it gets a tenth of a core: enough for a
+// canary's first batches to be graded on a machine that is busy with serving.
+inline void LowerPriority() {
+  constexpr int kNiceness = 10;
+  (void)setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), kNiceness);
 }
 
 }  // namespace fulcrum

@@ -201,7 +201,7 @@ void Shadow::Impl::Grade(const Job& job) {
 }
 
 void Shadow::Impl::Loop() {
-  LowerPriority(19);
+  LowerPriority();
   for (;;) {
     Job job;
     {

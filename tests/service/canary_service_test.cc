@@ -263,10 +263,16 @@ TEST_F(CanaryServiceTest, AWrongArmOnFivePercentIsRevertedBeforeTwoHundredRows) 
   EXPECT_GT(plant_->wrong_rows, 0);
   EXPECT_LT(plant_->wrong_rows, 200);
   EXPECT_EQ(LeverOf("m16_tc").value(), "off");
-  EXPECT_EQ(Metric("fulcrum_canary_state{state=\"reverted\"}"), 1);
+  // Metrics hear of it after the guards have acted.
+  Eventually([this] { return Metric("fulcrum_canary_state{state=\"reverted\"}") == 1; }, "state");
   EXPECT_EQ(Metric("fulcrum_canary_state{state=\"running\"}"), 0);
   EXPECT_EQ(Metric("fulcrum_lever_changes_total{cause=\"revert\",lever=\"m16_tc\"}"), 1);
-  EXPECT_GT(Metric("fulcrum_shadow_checks_total{result=\"fail\",tier=\"cpu_w8a16_blockfold\"}"), 0);
+  Eventually(
+      [this] {
+        return Metric("fulcrum_shadow_checks_total{result=\"fail\",tier=\"cpu_w8a16_blockfold\"}") >
+               0;
+      },
+      "shadow_checks_total");
   const auto history = History();
   ASSERT_EQ(history.size(), 3u);
   EXPECT_EQ(history[0].cause(), "start");  // audit_rate, by the configuration
@@ -321,7 +327,7 @@ TEST_F(CanaryServiceTest, AnAuditMismatchRevertsAndStopsTheDeviceWhereConfigured
     (void)stub->Project(&context, Request(i % kShards, 6, v1::POLICY_FASTEST), &response);
   }
   EXPECT_THAT(List().canary().evidence(), HasSubstr("wrong bits found by audit"));
-  EXPECT_GT(Metric("fulcrum_incidents_total{what=\"audit\"}"), 0);
+  Eventually([this] { return Metric("fulcrum_incidents_total{what=\"audit\"}") > 0; }, "incidents");
   Eventually([this] { return !server_->health().serving(); }, "the device still serves");
 }
 
