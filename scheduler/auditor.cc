@@ -3,9 +3,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "scheduler/auditor.h"
 
-#include <sys/resource.h>
-#include <unistd.h>
-
 #include <bit>
 #include <cstring>
 #include <deque>
@@ -19,30 +16,10 @@
 #include "absl/time/clock.h"
 #include "kernels/formats/bf16.h"
 #include "kernels/numerics/oracle.h"
+#include "scheduler/checker_thread.h"
 
 namespace fulcrum {
 namespace {
-
-constexpr int kAuditNiceness = 10;
-
-// SplitMix64: a sequence of well-mixed numbers from a counter.
-class Random {
- public:
-  explicit Random(uint64_t seed) : state_(seed) {}
-  uint64_t Next() {
-    uint64_t z = state_ += 0x9e3779b97f4a7c15u;
-    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
-    return z ^ z >> 31;
-  }
-  int64_t Below(int64_t bound) {
-    return static_cast<int64_t>(Next() % static_cast<uint64_t>(bound));
-  }
-  double Unit() { return static_cast<double>(Next() >> 11) * 0x1p-53; }
-
- private:
-  uint64_t state_;
-};
 
 // Whether the reference says which bits an output of the arm has.
 bool HasReference(const Arm& arm, const DeviceInfo& device) {
@@ -66,8 +43,12 @@ uint32_t Load(const std::byte* at, DType type) {
 
 class Auditor::Impl {
  public:
-  Impl(const ShardStore& shards, Observer& observer, AuditorOptions options)
-      : shards_(shards), observer_(observer), options_(options), random_(options.seed) {
+  Impl(const ShardStore& shards, Observer& observer, AuditorOptions options, BundleStore* bundles)
+      : shards_(shards),
+        observer_(observer),
+        bundles_(bundles),
+        options_(options),
+        random_(options.seed) {
     thread_ = std::thread([this] { Loop(); });
   }
   ~Impl() {
@@ -107,11 +88,13 @@ class Auditor::Impl {
 
   void Loop();
   void Judge(const Job& job);
+  void Keep(const Job& job, const Sample& sample, std::span<const uint16_t> x);
   void Scrub(const Shard& shard);
   void ScrubNext();
 
   const ShardStore& shards_;
   Observer& observer_;
+  BundleStore* const bundles_;
   const AuditorOptions options_;
   absl::Mutex mu_;
   Random random_ ABSL_GUARDED_BY(mu_);
@@ -182,7 +165,27 @@ void Auditor::Impl::Judge(const Job& job) {
                           .expected_bits = expected,
                           .found_bits = sample.found,
                           .lever_epoch = job.lever_epoch});
+    Keep(job, sample, x);
   }
+}
+
+void Auditor::Impl::Keep(const Job& job, const Sample& sample, std::span<const uint16_t> x) {
+  if (bundles_ == nullptr) return;
+  numerics::Bundle bundle = BundleStore::About(*job.shard);
+  bundle.found_by = "audit";
+  bundle.detail = "an output differs from the reference of its class";
+  bundle.arm = std::string(job.arm->name);
+  bundle.numerics = job.arm->numerics;
+  bundle.output_type = job.output_type;
+  bundle.lever_epoch = job.lever_epoch;
+  bundle.rows = 1;
+  bundle.column = sample.column;
+  bundle.columns = 1;
+  bundle.activations.assign(x.begin(), x.end());
+  bundle.outputs.resize(SizeOf(job.output_type));
+  std::memcpy(bundle.outputs.data(), &sample.found, bundle.outputs.size());
+  const std::string path = bundles_->Write(std::move(bundle));
+  if (!path.empty()) observer_.OnBundle(path);
 }
 
 void Auditor::Impl::Scrub(const Shard& shard) {
@@ -218,9 +221,7 @@ void Auditor::Impl::ScrubNext() {
 }
 
 void Auditor::Impl::Loop() {
-  // Never in the way of serving. Linux gives each thread its own niceness; where this fails the
-  // audit only runs at normal priority.
-  (void)setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), kAuditNiceness);
+  LowerPriority();
   const bool scrubs = options_.scrub_interval > absl::ZeroDuration();
   absl::Time next_scrub = scrubs ? absl::Now() + options_.scrub_interval : absl::InfiniteFuture();
   for (;;) {
@@ -252,8 +253,9 @@ void Auditor::Impl::Loop() {
   }
 }
 
-Auditor::Auditor(const ShardStore& shards, Observer& observer, AuditorOptions options)
-    : impl_(std::make_unique<Impl>(shards, observer, options)) {}
+Auditor::Auditor(const ShardStore& shards, Observer& observer, AuditorOptions options,
+                 BundleStore* bundles)
+    : impl_(std::make_unique<Impl>(shards, observer, options, bundles)) {}
 Auditor::~Auditor() = default;
 
 void Auditor::Offer(double rate, const std::shared_ptr<const Shard>& shard, const Arm& arm, int m,

@@ -10,6 +10,7 @@
 #include <memory>
 
 #include "absl/time/time.h"
+#include "scheduler/bundle_store.h"
 #include "scheduler/call.h"
 #include "scheduler/observer.h"
 #include "scheduler/shard_store.h"
@@ -25,7 +26,9 @@ struct AuditorOptions {
 
 class Auditor {
  public:
-  Auditor(const ShardStore& shards, Observer& observer, AuditorOptions options);
+  // All outlive it; `bundles` may be null.
+  Auditor(const ShardStore& shards, Observer& observer, AuditorOptions options,
+          BundleStore* bundles = nullptr);
   ~Auditor();
 
   // Called by a slot thread after a batch ran, with the batch's gathered activations [m, K] and one

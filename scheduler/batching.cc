@@ -33,4 +33,35 @@ bool GoesBefore(const LaneRank& a, const LaneRank& b, absl::Time now,
   return key(a) < key(b);
 }
 
+uint64_t CanaryOf(const LeverView& view, const Call& call) {
+  const CanarySplit* const split = view.canary.get();
+  if (split == nullptr || split->valve->closed.load(std::memory_order_acquire)) return 0;
+  bool assigned = false;
+  switch (split->unit) {
+    case CanaryUnit::kClient:
+      assigned = Assigned(split->id, call.client, split->share);
+      break;
+    case CanaryUnit::kShard:
+      assigned = Assigned(split->id, call.shards.front()->name, split->share);
+      break;
+    case CanaryUnit::kBatch:
+      assigned = call.policy == Policy::kFastest;
+      break;
+  }
+  return assigned ? split->id : 0;
+}
+
+const std::shared_ptr<const LeverSnapshot>& SnapshotFor(const LeverView& view, uint64_t canary,
+                                                        uint64_t draw) {
+  const CanarySplit* const split = view.canary.get();
+  if (canary == 0 || split == nullptr || split->id != canary || !split->valve->open()) {
+    return view.live;
+  }
+  if (split->unit == CanaryUnit::kBatch) {
+    const std::string_view key(reinterpret_cast<const char*>(&draw), sizeof(draw));
+    if (!Assigned(canary, key, split->share)) return view.live;
+  }
+  return split->candidate;
+}
+
 }  // namespace fulcrum

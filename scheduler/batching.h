@@ -44,15 +44,13 @@ struct LaneRank {
 // equals.
 bool GoesBefore(const LaneRank& a, const LaneRank& b, absl::Time now, absl::Duration max_lane_wait);
 
-// The levers that calls of one moment may see. A canary adds its candidate here.
-struct LeverView {
-  std::shared_ptr<const LeverSnapshot> live;
-};
-// The one place that decides which snapshot a call runs under; calls share a batch only when they
-// share the snapshot.
-inline const std::shared_ptr<const LeverSnapshot>& SnapshotFor(const LeverView& view,
-                                                               const Call& /*call*/) {
-  return view.live;
-}
+// The side of a call, decided once, when it comes: the canary whose candidate it runs, or 0 for the
+// control. Under the unit `batch` every call under FASTEST is on the side, and its batches draw.
+uint64_t CanaryOf(const LeverView& view, const Call& call);
+
+// The one place that decides which snapshot a batch of a side runs under. `draw` numbers the
+// batches of the unit `batch`. Calls of a canary that ended meanwhile run under the live snapshot.
+const std::shared_ptr<const LeverSnapshot>& SnapshotFor(const LeverView& view, uint64_t canary,
+                                                        uint64_t draw);
 
 }  // namespace fulcrum

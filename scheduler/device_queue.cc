@@ -28,8 +28,9 @@ LaneRank RankOf(const Lane& lane) {
 
 }  // namespace
 
-Waiting* DeviceQueue::Add(std::shared_ptr<Call> call, absl::Time now, uint64_t seq) {
-  std::unique_ptr<Lane>& lane = lanes_[LaneKey(*call)];
+Waiting* DeviceQueue::Add(std::shared_ptr<Call> call, absl::Time now, uint64_t seq,
+                          uint64_t canary) {
+  std::unique_ptr<Lane>& lane = lanes_[LaneKey(*call, canary)];
   if (lane == nullptr) {
     if (spare_lanes_.empty()) {
       lane = std::make_unique<Lane>();
@@ -37,6 +38,8 @@ Waiting* DeviceQueue::Add(std::shared_ptr<Call> call, absl::Time now, uint64_t s
       lane = std::move(spare_lanes_.back());
       spare_lanes_.pop_back();
     }
+    lane->canary = canary;
+    lane->draw = next_draw_++;
   }
   return lane->Add(std::move(call), now, seq);
 }
@@ -44,7 +47,7 @@ Waiting* DeviceQueue::Add(std::shared_ptr<Call> call, absl::Time now, uint64_t s
 TakenCall DeviceQueue::Remove(Waiting* waiting) {
   Lane& lane = *waiting->lane;
   TakenCall taken = lane.Remove(waiting);
-  if (lane.empty()) Drop(lane, LaneKey(*taken.call));
+  if (lane.empty()) Drop(lane, LaneKey(*taken.call, lane.canary));
   return taken;
 }
 
@@ -63,10 +66,13 @@ absl::Time DeviceQueue::Pick(const LeverView& view, absl::Time now, const Rules&
   Lane* best = nullptr;
   BatchingPolicy best_policy;
   std::optional<CloseReason> best_reason;
+  std::shared_ptr<const LeverSnapshot> best_levers;
   for (const auto& [key, lane] : lanes_) {
-    const LeverSnapshot& levers = *SnapshotFor(view, *lane->first()->call);
+    const std::shared_ptr<const LeverSnapshot>& snapshot =
+        SnapshotFor(view, lane->canary, lane->draw);
+    const LeverSnapshot& levers = *snapshot;
     const BatchingPolicy policy = PolicyFor(key.step, levers.levers, rules);
-    const OpenBatch open = Open(*lane, view);
+    const OpenBatch open = Open(*lane, levers);
     const std::optional<CloseReason> reason = ShouldClose(open, now, policy);
     if (!reason.has_value()) {
       if (lane->held_epoch == 0) lane->held_epoch = levers.epoch;
@@ -76,6 +82,7 @@ absl::Time DeviceQueue::Pick(const LeverView& view, absl::Time now, const Rules&
       best = lane.get();
       best_policy = policy;
       best_reason = reason;
+      best_levers = snapshot;
     }
   }
   if (best == nullptr) return look_again;
@@ -85,13 +92,15 @@ absl::Time DeviceQueue::Pick(const LeverView& view, absl::Time now, const Rules&
   best->last_run = now;
   best->last_turn = next_turn_++;
   best->held_epoch = 0;
-  Take(*best, view, best_policy.max_rows, batch);
+  batch.control = view.live;
+  batch.canary = view.canary;
+  batch.levers = std::move(best_levers);
+  Take(*best, best_policy.max_rows, batch);
   return now;
 }
 
-OpenBatch DeviceQueue::Open(Lane& lane, const LeverView& view) const {
+OpenBatch DeviceQueue::Open(Lane& lane, const LeverSnapshot& levers) const {
   const Call& first = *lane.first()->call;
-  const LeverSnapshot& levers = *SnapshotFor(view, first);
   int64_t rows = 0;
   for (Policy policy : kAllPolicies) {
     if (lane.rows(policy) == 0) continue;
@@ -107,15 +116,13 @@ OpenBatch DeviceQueue::Open(Lane& lane, const LeverView& view) const {
           .lever_changed = lane.held_epoch != 0 && lane.held_epoch != levers.epoch};
 }
 
-void DeviceQueue::Take(Lane& lane, const LeverView& view, int max_rows, Batch& batch) {
-  const Call& first = *lane.first()->call;
-  batch.levers = SnapshotFor(view, first);
+void DeviceQueue::Take(Lane& lane, int max_rows, Batch& batch) {
   const LeverSnapshot& levers = *batch.levers;
-  const LaneKey key(first);
+  const LaneKey key(*lane.first()->call, lane.canary);
+  lane.draw = next_draw_++;
   // Classes of all policies before any call leaves: they are read off a waiting call.
   for (Policy policy : kAllPolicies) lane.ClassesFor(policy, levers);
   const auto may_join = [&](const Call& one, const Call& other) {
-    if (SnapshotFor(view, other) != batch.levers) return false;
     return one.policy == other.policy ||
            lane.ClassesFor(one.policy, levers) == lane.ClassesFor(other.policy, levers);
   };

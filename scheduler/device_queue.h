@@ -24,7 +24,8 @@ class DeviceQueue {
   };
 
   bool empty() const { return lanes_.empty(); }
-  Waiting* Add(std::shared_ptr<Call> call, absl::Time now, uint64_t seq);
+  // `canary`: the call's side (batching.h).
+  Waiting* Add(std::shared_ptr<Call> call, absl::Time now, uint64_t seq, uint64_t canary = 0);
   TakenCall Remove(Waiting* waiting);
   // The waiting call with the earliest deadline; null when empty.
   Waiting* MostUrgent() const;
@@ -34,13 +35,14 @@ class DeviceQueue {
   absl::Time Pick(const LeverView& view, absl::Time now, const Rules& rules, Batch& batch);
 
  private:
-  OpenBatch Open(Lane& lane, const LeverView& view) const;
-  void Take(Lane& lane, const LeverView& view, int max_rows, Batch& batch);
+  OpenBatch Open(Lane& lane, const LeverSnapshot& levers) const;
+  void Take(Lane& lane, int max_rows, Batch& batch);
   void Drop(Lane& lane, const LaneKey& key);
 
   absl::flat_hash_map<LaneKey, std::unique_ptr<Lane>> lanes_;  // none is empty
   std::vector<std::unique_ptr<Lane>> spare_lanes_;             // empty, kept for their memory
   uint64_t next_turn_ = 1;
+  uint64_t next_draw_ = 1;
 };
 
 }  // namespace fulcrum

@@ -6,7 +6,9 @@
 
 #include "absl/strings/str_format.h"
 #include "kernels/ladder/ladder.h"
+#include "scheduler/auditor.h"
 #include "scheduler/ladder_query.h"
+#include "scheduler/shadow.h"
 
 namespace fulcrum {
 namespace {
@@ -29,10 +31,10 @@ absl::Status ToCallers(const absl::Status& fault, const Backend& backend) {
 
 }  // namespace
 
-Executor::Executor(Backend& backend, Observer& observer, Auditor* auditor, const Clock& clock)
+Executor::Executor(Backend& backend, Observer& observer, Checkers checkers, const Clock& clock)
     : backend_(backend),
       observer_(observer),
-      auditor_(auditor),
+      checkers_(checkers),
       clock_(clock),
       slot_(backend.NewSlot()) {}
 
@@ -79,9 +81,12 @@ absl::Status Executor::Launch(const Batch& batch) {
   At(stages_, Stage::kGather) = absl::ToDoubleSeconds(clock_.Now() - batch.picked);
   if (!status.ok()) return ToCallers(status, backend_);
 
+  must_check_ = checkers_.shadow != nullptr && checkers_.shadow->Announce(batch, targets_);
   const absl::StatusOr<LaunchTimes> times =
       backend_.Run(*slot_, {.targets = targets_, .m = batch.rows, .output_type = output_type_});
   if (!times.ok()) {
+    if (must_check_) checkers_.shadow->Withdraw(batch, targets_);
+    if (batch.canary != nullptr) TellBatch(batch, times.status());
     observer_.OnDeviceFault(backend_.device().id, times.status());
     return ToCallers(times.status(), backend_);
   }
@@ -121,6 +126,38 @@ void Executor::Tell(const Batch& batch) {
       told = asked;
     }
   }
+  if (batch.canary != nullptr) TellBatch(batch, absl::OkStatus());
+}
+
+void Executor::TellBatch(const Batch& batch, const absl::Status& status) {
+  ran_.clear();
+  control_.clear();
+  asked_.clear();
+  const bool candidate = batch.candidate();
+  const Policy policy = batch.calls.front().call->policy;
+  for (size_t i = 0; status.ok() && i < targets_.size(); ++i) {
+    const LadderQuery query = QueryFor(*shards_[i], step_, policy);
+    ran_.push_back(targets_[i].arm);
+    control_.push_back(targets_[i].arm);
+    if (candidate) {
+      const LeverSet& levers = batch.control->levers;
+      const ClassSet classes = AllowedClasses(backend_.ladder(), query, levers);
+      control_.back() = PickArm(backend_.ladder(), query, classes, levers, batch.rows);
+    }
+    asked_.push_back(AskedButDeclined(backend_.ladder(), query, batch.levers->levers, batch.rows));
+  }
+  observer_.OnBatch({.shards = shards_,
+                     .ran = ran_,
+                     .control = control_,
+                     .asked = asked_,
+                     .step = step_,
+                     .output_type = output_type_,
+                     .rows = batch.rows,
+                     .kernel = At(stages_, Stage::kKernel),
+                     .lever_epoch = batch.levers->epoch,
+                     .canary = batch.canary == nullptr ? 0 : batch.canary->id,
+                     .candidate = candidate,
+                     .status = status});
 }
 
 void Executor::Reply(Batch& batch, const absl::Status& status) {
@@ -150,11 +187,17 @@ void Executor::Reply(Batch& batch, const absl::Status& status) {
 }
 
 void Executor::Audit(const Batch& batch, const absl::Status& status) {
-  if (auditor_ != nullptr && status.ok()) {
+  if (checkers_.shadow != nullptr && status.ok()) {
+    for (size_t i = 0; i < targets_.size(); ++i) {
+      checkers_.shadow->Offer(batch, step_, must_check_, shards_[i], targets_[i],
+                              slot_->activations(), slot_->output(i), output_type_);
+    }
+  }
+  if (checkers_.auditor != nullptr && status.ok()) {
     const double rate = batch.levers->levers.number(Lever::kAuditRate);
     for (size_t i = 0; i < targets_.size(); ++i) {
-      auditor_->Offer(rate, shards_[i], *targets_[i].arm, batch.rows, slot_->activations(),
-                      slot_->output(i), output_type_, batch.levers->epoch);
+      checkers_.auditor->Offer(rate, shards_[i], *targets_[i].arm, batch.rows, slot_->activations(),
+                               slot_->output(i), output_type_, batch.levers->epoch);
     }
   }
   shards_.clear();

@@ -11,8 +11,8 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "kernels/backend.h"
-#include "scheduler/auditor.h"
 #include "scheduler/call.h"
+#include "scheduler/checkers.h"
 #include "scheduler/clock.h"
 #include "scheduler/lane.h"
 #include "scheduler/lever_store.h"
@@ -26,29 +26,36 @@ struct Batch {
   int rows = 0;
   CloseReason close_reason = CloseReason::kDeviceIdle;
   std::shared_ptr<const LeverSnapshot> levers;  // from pick to reply
+  // At the pick: the live snapshot, which is `levers` unless the canary's candidate is, and the
+  // canary under way, if any.
+  std::shared_ptr<const LeverSnapshot> control;
+  std::shared_ptr<const CanarySplit> canary;
   absl::Time picked;
+
+  bool candidate() const { return canary != nullptr && levers == canary->candidate; }
 };
 
 class Executor {
  public:
-  // References outlive the executor; `auditor` may be null.
-  Executor(Backend& backend, Observer& observer, Auditor* auditor, const Clock& clock);
+  // References outlive the executor.
+  Executor(Backend& backend, Observer& observer, Checkers checkers, const Clock& clock);
 
   // Computes the batch's outputs into the slot. Not OK: what every call of the batch is told.
   absl::Status Launch(const Batch& batch);
   // Completes every call, with the outputs of the last Launch or with its status; lets them go.
   void Reply(Batch& batch, const absl::Status& status);
-  // Offers the outputs of the last successful Launch to the auditor; lets the shards go.
+  // Offers the outputs of the last successful Launch to the checkers; lets the shards go.
   void Audit(const Batch& batch, const absl::Status& status);
 
  private:
   absl::Status Choose(const Batch& batch);
   absl::Status Gather(const Batch& batch);
   void Tell(const Batch& batch);
+  void TellBatch(const Batch& batch, const absl::Status& status);
 
   Backend& backend_;
   Observer& observer_;
-  Auditor* const auditor_;
+  const Checkers checkers_;
   const Clock& clock_;
   const std::unique_ptr<LaunchSlot> slot_;
 
@@ -57,8 +64,10 @@ class Executor {
   Step step_ = Step::kDecode;
   DType output_type_ = DType::kBf16;
   std::vector<LaunchTarget> targets_;
+  std::vector<const Arm*> ran_, control_, asked_;  // one a target
   std::vector<size_t> output_bytes_;
-  StageSeconds stages_{};  // of the whole batch; queue is per call
+  bool must_check_ = false;  // by the shadow
+  StageSeconds stages_{};    // of the whole batch; queue is per call
   CallResult result_;
 };
 

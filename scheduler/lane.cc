@@ -15,7 +15,8 @@ constexpr size_t kIdleClients = 64;
 
 }  // namespace
 
-LaneKey::LaneKey(const Call& call) : step(call.step), output_type(call.output_type) {
+LaneKey::LaneKey(const Call& call, uint64_t canary_id)
+    : step(call.step), output_type(call.output_type), canary(canary_id) {
   for (const auto& shard : call.shards) shards.push_back(shard.get());
 }
 

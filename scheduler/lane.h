@@ -30,12 +30,13 @@ struct LaneKey {
   absl::InlinedVector<const Shard*, 4> shards;
   Step step = Step::kDecode;
   DType output_type = DType::kBf16;
+  uint64_t canary = 0;  // the side (batching.h)
 
-  explicit LaneKey(const Call& call);
+  LaneKey(const Call& call, uint64_t canary_id);
   friend bool operator==(const LaneKey&, const LaneKey&) = default;
   template <class H>
   friend H AbslHashValue(H h, const LaneKey& key) {
-    return H::combine(std::move(h), key.shards, key.step, key.output_type);
+    return H::combine(std::move(h), key.shards, key.step, key.output_type, key.canary);
   }
 };
 
@@ -97,6 +98,8 @@ class Lane {
   void Reset();
 
   // What the device queue remembers with a lane.
+  uint64_t canary = 0;  // of its key
+  uint64_t draw = 0;    // of its next batch
   absl::Time last_run = absl::InfinitePast();
   uint64_t last_turn = 0;   // turn of its last run
   uint64_t held_epoch = 0;  // lever epoch under which the open batch was first held; 0: not held

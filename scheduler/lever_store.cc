@@ -7,6 +7,28 @@
 #include "absl/strings/str_format.h"
 
 namespace fulcrum {
+namespace {
+
+// What differs between two snapshots, as events of one step.
+LeverStep Differences(const LeverSnapshot& from, const LeverSnapshot& to,
+                      const LeverEvent& common) {
+  LeverStep step;
+  for (const LeverInfo& info : LeverTable()) {
+    LeverEvent event = common;
+    event.lever = std::string(info.name);
+    event.from = from.levers.Print(info.lever);
+    event.to = to.levers.Print(info.lever);
+    if (event.from != event.to) step.push_back(std::move(event));
+  }
+  return step;
+}
+
+absl::Status NotKept(const absl::Status& why) {
+  return absl::UnavailableError(
+      absl::StrFormat("nothing was changed: %s", std::string(why.message())));
+}
+
+}  // namespace
 
 // Kept alive by the handle; the store holds it weakly.
 class LeverStore::Subscription {
@@ -29,78 +51,191 @@ class LeverStore::Subscription {
   std::function<void(const LeverEvent&)> listener_ ABSL_GUARDED_BY(mu_);
 };
 
-LeverStore::LeverStore(const Clock& clock, const LeverSnapshot& initial)
-    : clock_(clock), live_(std::make_shared<const LeverSnapshot>(initial)) {}
+LeverStore::LeverStore(const Clock& clock, const LeverSnapshot& initial, LeverPast past)
+    : clock_(clock),
+      log_(past.log),
+      view_{.live = std::make_shared<const LeverSnapshot>(initial)},
+      history_(
+          past.history.end() - static_cast<std::ptrdiff_t>(std::min(past.history.size(), kHistory)),
+          past.history.end()) {}
 
-std::shared_ptr<const LeverSnapshot> LeverStore::Snapshot() const {
+LeverView LeverStore::View() const {
   absl::MutexLock lock(&mu_);
-  return live_;
+  return view_;
+}
+
+absl::Status LeverStore::CheckBase(uint64_t based_on_epoch, const LeverSnapshot& live) const {
+  if (based_on_epoch == 0 || based_on_epoch == live.epoch) return absl::OkStatus();
+  return absl::AbortedError(absl::StrFormat(
+      "the change is based on lever epoch %d, but epoch %d is live; read the levers again",
+      based_on_epoch, live.epoch));
+}
+
+absl::Status LeverStore::Apply(const std::vector<LeverChange>& changes, LeverSource source,
+                               const LeverView& view, LeverSnapshot& next) const {
+  const LeverSnapshot& base = *view.live;
+  const bool beats_latch = source != LeverSource::kJournal && source != LeverSource::kRpc;
+  std::array<bool, kLeverCount> named{};
+  for (const LeverChange& change : changes) {
+    if (absl::Status s = next.levers.Set(change.lever, change.value); !s.ok()) return s;
+    const Lever lever = FindLever(change.lever)->lever;
+    const size_t index = static_cast<size_t>(lever);
+    if (std::exchange(named[index], true)) {
+      return absl::InvalidArgumentError(
+          absl::StrFormat("lever %s is named twice in one change; name it once", change.lever));
+    }
+    if (base.latched[index] && !beats_latch) {
+      return absl::FailedPreconditionError(absl::StrFormat(
+          "lever %s is latched to '%s' (its value is from: %s); only a restart without it in "
+          "latched_levers of the configuration and in FULCRUM_LATCHED_LEVERS opens it",
+          change.lever, base.levers.Print(lever), Name(base.source[index])));
+    }
+    if (view.canary != nullptr &&
+        view.canary->candidate->levers.Print(lever) != base.levers.Print(lever)) {
+      return absl::FailedPreconditionError(absl::StrFormat(
+          "lever %s is under canary %d ('%s' against '%s'); promote or abort the canary first",
+          change.lever, view.canary->id, view.canary->candidate->levers.Print(lever),
+          base.levers.Print(lever)));
+    }
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::shared_ptr<const LeverSnapshot>> LeverStore::Set(
     const std::vector<LeverChange>& changes, const SetOptions& options) {
   absl::MutexLock notify_lock(&notify_mu_);
-  const std::shared_ptr<const LeverSnapshot> base = Snapshot();  // only writers change it: it stays
-  if (options.based_on_epoch != 0 && options.based_on_epoch != base->epoch) {
-    return absl::AbortedError(absl::StrFormat(
-        "the change is based on lever epoch %d, but epoch %d is live; read the levers again",
-        options.based_on_epoch, base->epoch));
-  }
-  const bool beats_latch =
-      options.source != LeverSource::kJournal && options.source != LeverSource::kRpc;
-  auto next = std::make_shared<LeverSnapshot>(*base);
-  next->epoch = base->epoch + 1;
-  std::array<bool, kLeverCount> named{};
-  for (const LeverChange& change : changes) {
-    if (absl::Status s = next->levers.Set(change.lever, change.value); !s.ok()) return s;
-    const size_t index = static_cast<size_t>(FindLever(change.lever)->lever);
-    if (std::exchange(named[index], true)) {
-      return absl::InvalidArgumentError(
-          absl::StrFormat("lever %s is named twice in one change; name it once", change.lever));
-    }
-    if (base->latched[index] && !beats_latch) {
-      return absl::FailedPreconditionError(absl::StrFormat(
-          "lever %s is latched to '%s' (its value is from: %s); only a restart without it in "
-          "latched_levers of the configuration and in FULCRUM_LATCHED_LEVERS opens it",
-          change.lever, base->levers.Print(static_cast<Lever>(index)), Name(base->source[index])));
-    }
-  }
+  const LeverView base = View();  // only writers change it: it stays
+  if (absl::Status s = CheckBase(options.based_on_epoch, *base.live); !s.ok()) return s;
+  auto next = std::make_shared<LeverSnapshot>(*base.live);
+  if (absl::Status s = Apply(changes, options.source, base, *next); !s.ok()) return s;
 
-  std::vector<LeverEvent> events;
-  const absl::Time now = clock_.Now();
-  for (const LeverInfo& info : LeverTable()) {
-    const std::string from = base->levers.Print(info.lever);
-    const std::string to = next->levers.Print(info.lever);
-    if (from == to) continue;
-    next->source[static_cast<size_t>(info.lever)] = options.source;
-    events.push_back({.epoch = next->epoch,
-                      .time = now,
-                      .lever = std::string(info.name),
-                      .from = from,
-                      .to = to,
-                      .source = options.source,
-                      .actor = options.actor,
-                      .reason = options.reason,
-                      .cause = "set"});
+  LeverView view{.live = next};
+  if (base.canary != nullptr) {
+    // The candidate takes the change too: the two sides go on differing in the canary's levers
+    // alone.
+    auto split = std::make_shared<CanarySplit>(*base.canary);
+    auto candidate = std::make_shared<LeverSnapshot>(*split->candidate);
+    if (absl::Status s = Apply(changes, options.source, base, *candidate); !s.ok()) return s;
+    candidate->epoch = base.live->epoch + 1;
+    split->candidate = std::move(candidate);
+    view.canary = std::move(split);
   }
-  if (events.empty()) return base;
+  next->epoch = base.live->epoch + (base.canary == nullptr ? 1 : 2);
+  const LeverStep step = Differences(*base.live, *next,
+                                     {.epoch = next->epoch,
+                                      .time = clock_.Now(),
+                                      .source = options.source,
+                                      .actor = options.actor,
+                                      .reason = options.reason,
+                                      .cause = LeverCause::kSet});
+  if (step.empty()) return base.live;
+  for (const LeverEvent& event : step) {
+    next->source[static_cast<size_t>(FindLever(event.lever)->lever)] = options.source;
+  }
   if (options.validate_only) return next;
+  if (log_ != nullptr) {
+    if (absl::Status s = log_->Append(step); !s.ok()) return NotKept(s);
+  }
+  Publish(std::move(view), step);
+  return next;
+}
 
+absl::StatusOr<LeverStore::Started> LeverStore::StartCanary(const CanarySpec& spec,
+                                                            uint64_t based_on_epoch,
+                                                            bool validate_only) {
+  if (absl::Status s = CheckCanary(spec); !s.ok()) return s;
+  absl::MutexLock notify_lock(&notify_mu_);
+  const LeverView base = View();
+  if (absl::Status s = CheckBase(based_on_epoch, *base.live); !s.ok()) return s;
+  if (base.canary != nullptr) {
+    return absl::FailedPreconditionError(
+        absl::StrFormat("canary %d is running, and one runs at a time; promote or abort it first",
+                        base.canary->id));
+  }
+  auto candidate = std::make_shared<LeverSnapshot>(*base.live);
+  if (absl::Status s = Apply(spec.changes, LeverSource::kRpc, base, *candidate); !s.ok()) return s;
+  candidate->epoch = base.live->epoch + 1;
+  auto live = std::make_shared<LeverSnapshot>(*base.live);
+  live->epoch = candidate->epoch + 1;
+  const LeverStep step = Differences(*live, *candidate,
+                                     {.epoch = live->epoch,
+                                      .time = clock_.Now(),
+                                      .source = LeverSource::kRpc,
+                                      .actor = spec.actor,
+                                      .reason = spec.reason,
+                                      .cause = LeverCause::kCanaryStart,
+                                      .canary = candidate->epoch});
+  if (step.empty()) {
+    return absl::InvalidArgumentError(
+        "the candidate's values are the live ones already; there is nothing to try");
+  }
+  for (const LeverEvent& event : step) {
+    candidate->source[static_cast<size_t>(FindLever(event.lever)->lever)] = LeverSource::kRpc;
+  }
+  Started started{.view = {.live = live}};
+  for (const LeverEvent& event : step) started.control.push_back({event.lever, event.from});
+  auto split = std::make_shared<CanarySplit>();
+  split->id = candidate->epoch;
+  split->share = spec.share;
+  split->unit = spec.unit;
+  split->candidate = std::move(candidate);
+  split->valve = std::make_shared<CanaryValve>();
+  started.view.canary = std::move(split);
+  if (validate_only) return started;
+  if (log_ != nullptr) {
+    if (absl::Status s = log_->Append(step); !s.ok()) return NotKept(s);
+  }
+  Publish(started.view, step);
+  return started;
+}
+
+absl::Status LeverStore::EndCanary(uint64_t id, LeverCause cause, const std::string& actor,
+                                   const std::string& reason, const std::string& evidence) {
+  absl::MutexLock notify_lock(&notify_mu_);
+  const LeverView base = View();
+  if (base.canary == nullptr || base.canary->id != id) {
+    return absl::NotFoundError(absl::StrFormat("canary %d does not run", id));
+  }
+  const bool promote = cause == LeverCause::kPromote;
+  if (!promote) base.canary->valve->closed.store(true, std::memory_order_release);
+  const LeverSnapshot& candidate = *base.canary->candidate;
+  auto live = std::make_shared<LeverSnapshot>(promote ? candidate : *base.live);
+  live->epoch = base.live->epoch + 1;
+  const LeverEvent common{.epoch = live->epoch,
+                          .time = clock_.Now(),
+                          .source = LeverSource::kRpc,
+                          .actor = actor,
+                          .reason = reason,
+                          .cause = cause,
+                          .canary = id,
+                          .evidence = evidence};
+  const LeverStep step = promote ? Differences(*base.live, candidate, common)
+                                 : Differences(candidate, *base.live, common);
+  absl::Status kept;
+  if (promote && log_ != nullptr) {
+    if (absl::Status s = log_->Append(step); !s.ok()) return NotKept(s);
+  }
+  Publish({.live = std::move(live)}, step);
+  // After the fact: a start that finds the canary unfinished in the log ends it too.
+  if (!promote && log_ != nullptr) kept = log_->Append(step);
+  return kept;
+}
+
+void LeverStore::Publish(LeverView next, const LeverStep& step) {
   std::vector<std::shared_ptr<Subscription>> listeners;
   {
     absl::MutexLock lock(&mu_);
-    live_ = next;
-    history_.insert(history_.end(), events.begin(), events.end());
+    view_ = std::move(next);
+    history_.insert(history_.end(), step.begin(), step.end());
     while (history_.size() > kHistory) history_.pop_front();
     std::erase_if(subscriptions_, [](const auto& weak) { return weak.expired(); });
     for (const auto& weak : subscriptions_) {
       if (auto subscription = weak.lock()) listeners.push_back(std::move(subscription));
     }
   }
-  for (const LeverEvent& event : events) {
+  for (const LeverEvent& event : step) {
     for (const auto& listener : listeners) listener->Tell(event);
   }
-  return next;
 }
 
 std::shared_ptr<LeverStore::Subscription> LeverStore::Subscribe(

@@ -1,7 +1,10 @@
 // The live levers: immutable numbered snapshots, changed by one writer at a time, watched by many.
 // A batch takes one snapshot from pick to reply. Where a value came from is part of the snapshot.
-// Canaries (a candidate snapshot for a share of traffic) will choose between two snapshots at the
-// one place where a batch takes its snapshot: SnapshotFor.
+//
+// While a canary runs there are two: the live one, which is the control, and the candidate for a
+// share of traffic (canary_split.h). Both have an epoch of their own, and the live one's is always
+// the highest ever given: an epoch names one set of values for good. Who decides when a canary ends
+// is canary_control.h.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -20,14 +23,13 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "kernels/ladder/levers.h"
+#include "scheduler/canary_spec.h"
+#include "scheduler/canary_split.h"
 #include "scheduler/clock.h"
+#include "scheduler/lever_event.h"
+#include "scheduler/lever_journal.h"
 
 namespace fulcrum {
-
-// Rising precedence; a latched value (configuration or environment) beats what comes after. Nothing
-// keeps changes over a restart yet: kJournal is reserved for what will, and no value has it.
-enum class LeverSource : uint8_t { kBuiltIn, kProfile, kConfig, kEnvironment, kJournal, kRpc };
-std::string_view Name(LeverSource source);
 
 struct LeverSnapshot {
   uint64_t epoch = 1;
@@ -36,25 +38,23 @@ struct LeverSnapshot {
   std::array<bool, kLeverCount> latched{};
 };
 
-// One change, as WatchLevers streams it.
-struct LeverEvent {
-  uint64_t epoch = 0;
-  absl::Time time;
-  std::string lever, from, to;
-  LeverSource source = LeverSource::kRpc;
-  std::string actor, reason;
-  std::string cause;  // "set", later "canary_start", "promote", "revert"
+// The levers that calls of one moment may see.
+struct LeverView {
+  std::shared_ptr<const LeverSnapshot> live = nullptr;
+  std::shared_ptr<const CanarySplit> canary = nullptr;  // null: none runs
 };
 
-struct LeverChange {
-  std::string lever, value;
+struct LeverPast {
+  LeverLog* log = nullptr;               // outlives the store; null: nothing outlives a restart
+  std::vector<LeverEvent> history = {};  // of earlier lives of the node
 };
 
 class LeverStore {
  public:
-  explicit LeverStore(const Clock& clock, const LeverSnapshot& initial = {});
+  explicit LeverStore(const Clock& clock, const LeverSnapshot& initial = {}, LeverPast past = {});
 
-  std::shared_ptr<const LeverSnapshot> Snapshot() const;
+  LeverView View() const;
+  std::shared_ptr<const LeverSnapshot> Snapshot() const { return View().live; }
 
   struct SetOptions {
     uint64_t based_on_epoch = 0;  // 0: no check. Otherwise ABORTED when it is not the live epoch
@@ -64,14 +64,29 @@ class LeverStore {
   };
   // All or nothing. Returns the live snapshot (validate_only: the one that would be). Setting what
   // is already so makes no new epoch. INVALID_ARGUMENT for unknown lever or value,
-  // FAILED_PRECONDITION for a latched one, ABORTED (message carries the live epoch) for a stale
-  // base.
+  // FAILED_PRECONDITION for a latched one and for one under canary, ABORTED (message carries the
+  // live epoch) for a stale base, UNAVAILABLE when the log cannot keep the change.
   absl::StatusOr<std::shared_ptr<const LeverSnapshot>> Set(const std::vector<LeverChange>& changes,
                                                            const SetOptions& options);
 
+  // Opens the candidate for its share, as a step of its own. Errors as Set; also
+  // FAILED_PRECONDITION while another canary runs (one at a time: two would be each other's load),
+  // INVALID_ARGUMENT for a candidate that changes nothing.
+  struct Started {
+    LeverView view = {};
+    std::vector<LeverChange> control = {};  // the values that stay live
+  };
+  absl::StatusOr<Started> StartCanary(const CanarySpec& spec, uint64_t based_on_epoch,
+                                      bool validate_only);
+  // Ends the canary that runs: kPromote makes its values live (source kRpc); kRevert and kAbort
+  // leave the live ones. NOT_FOUND when it does not run (any more). A promotion that the log cannot
+  // keep is refused, UNAVAILABLE; the other ends always take effect, and return the log's error.
+  absl::Status EndCanary(uint64_t id, LeverCause cause, const std::string& actor,
+                         const std::string& reason, const std::string& evidence);
+
   // Calls `listener` after every change, in order, on the changing thread, without the store's lock
   // being needed by the listener. Returns a handle whose destruction unsubscribes (and waits for a
-  // running call of the listener). A listener must not call Set or drop its own handle.
+  // running call of the listener). A listener must not change the store or drop its own handle.
   class Subscription;
   std::shared_ptr<Subscription> Subscribe(std::function<void(const LeverEvent&)> listener);
   std::vector<LeverEvent> History() const;  // newest last, at most kHistory
@@ -79,9 +94,16 @@ class LeverStore {
   static constexpr size_t kHistory = 1024;
 
  private:
+  absl::Status CheckBase(uint64_t based_on_epoch, const LeverSnapshot& live) const;
+  // Applies changes by name, refusing what Set refuses. `next` starts as a copy of view.live.
+  absl::Status Apply(const std::vector<LeverChange>& changes, LeverSource source,
+                     const LeverView& view, LeverSnapshot& next) const;
+  void Publish(LeverView next, const LeverStep& step) ABSL_EXCLUSIVE_LOCKS_REQUIRED(notify_mu_);
+
   const Clock& clock_;
+  LeverLog* const log_;
   mutable absl::Mutex mu_;
-  std::shared_ptr<const LeverSnapshot> live_ ABSL_GUARDED_BY(mu_);
+  LeverView view_ ABSL_GUARDED_BY(mu_);
   std::deque<LeverEvent> history_ ABSL_GUARDED_BY(mu_);
   std::vector<std::weak_ptr<Subscription>> subscriptions_ ABSL_GUARDED_BY(mu_);
   absl::Mutex notify_mu_ ABSL_ACQUIRED_BEFORE(mu_);  // keeps events in order

@@ -5,6 +5,9 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
 #include <string_view>
 
 #include "kernels/ladder/arm.h"
@@ -22,6 +25,22 @@ struct LaunchEvent {
   double gather = 0, copy_in = 0, kernel = 0, copy_out = 0;  // seconds, of the whole launch
 };
 
+// A whole launch, run or failed, with what it takes to compare it with others like it.
+struct BatchEvent {
+  std::span<const std::shared_ptr<const Shard>> shards;
+  // One a shard: the arm that ran; the arm that the live levers would have run (the same unless
+  // `candidate`); the arm that the batch's levers asked for where that could not run, else null.
+  std::span<const Arm*const> ran, control, asked;
+  Step step = Step::kDecode;
+  DType output_type = DType::kBf16;
+  int rows = 0;
+  double kernel = 0;  // seconds
+  uint64_t lever_epoch = 0;
+  uint64_t canary = 0;       // the canary under way when the batch was picked; 0: none
+  bool candidate = false;    // it ran under the canary's levers
+  absl::Status status = {};  // not OK: arms and times are not set
+};
+
 enum class RejectReason : uint8_t { kQueueRows, kQueueBytes, kDraining, kExpired, kCancelled };
 inline constexpr std::array kAllRejectReasons = {RejectReason::kQueueRows,
                                                  RejectReason::kQueueBytes, RejectReason::kDraining,
@@ -37,6 +56,26 @@ std::string_view Name(AuditResult result);
 // Stands for the scrub where an arm is named (OnAudit): scrubbing runs no arm.
 inline constexpr Arm kScrubArm = {.name = "scrub", .gate = {}};
 
+// Outcome of one batch and shard compared with class exact (shadow.h).
+enum class ShadowResult : uint8_t { kPass, kFail, kDropped, kError };
+inline constexpr std::array kAllShadowResults = {ShadowResult::kPass, ShadowResult::kFail,
+                                                 ShadowResult::kDropped, ShadowResult::kError};
+std::string_view Name(ShadowResult result);
+
+struct ShadowEvent {
+  const Arm* arm = nullptr;
+  const Shard* shard = nullptr;
+  ShadowResult result = ShadowResult::kPass;
+  uint64_t lever_epoch = 0, canary = 0;
+  bool candidate = false;
+  // Of a comparison that was made (kPass, kFail): the largest distance in values of the output type
+  // over elements of at least their row's RMS, the largest |difference| over the row's RMS, and the
+  // relative RMS of the worst row.
+  int64_t max_ulp = 0;
+  double worst_element = 0, worst_row_rms = 0;
+  std::string detail = {};  // kFail, kError: what was wrong, one line
+};
+
 // A mismatch: wrong bits were found. Everything needed to look it up.
 struct Incident {
   std::string what;  // "audit" or "scrub"
@@ -51,6 +90,8 @@ class Observer {
   virtual ~Observer() = default;
   // Once per (launch, shard) after a successful run; a batch of several shards reports each.
   virtual void OnLaunch(const LaunchEvent&) {}
+  // Once per launch that was picked while a canary runs, failed ones too, on a slot thread.
+  virtual void OnBatch(const BatchEvent&) {}
   // Once per call that ran: seconds it waited from Submit to pick.
   virtual void OnCallQueued(const Arm&, Phase, double /*seconds*/) {}
   virtual void OnReject(RejectReason) {}
@@ -60,7 +101,10 @@ class Observer {
   virtual void OnAudit(const Arm&, AuditResult) {}
   // Beside each AuditResult::kError: the shard's file changed, cannot be read, ...
   virtual void OnAuditError(std::string_view /*shard*/, const absl::Status& /*why*/) {}
+  virtual void OnShadow(const ShadowEvent&) {}
   virtual void OnIncident(const Incident&) {}
+  // A checker wrote a bundle of what it had found.
+  virtual void OnBundle(std::string_view /*path*/) {}
   virtual void OnDeviceFault(std::string_view /*device*/, const absl::Status&) {}
 };
 

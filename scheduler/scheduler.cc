@@ -32,7 +32,7 @@ struct Refused {
 class Scheduler::Impl {
  public:
   Impl(const std::vector<Backend*>& backends, LeverStore& levers, Observer& observer,
-       Auditor* auditor, const Clock& clock, SchedulerOptions options);
+       Checkers checkers, const Clock& clock, SchedulerOptions options);
   ~Impl();
 
   absl::Status Submit(std::shared_ptr<Call>& call, OnIdle on_idle);
@@ -47,8 +47,8 @@ class Scheduler::Impl {
 
  private:
   struct Device {
-    Device(Backend& b, int s, Observer& observer, Auditor* auditor, const Clock& clock)
-        : backend(b), slots(s), caller_executor(b, observer, auditor, clock) {}
+    Device(Backend& b, int s, Observer& observer, Checkers checkers, const Clock& clock)
+        : backend(b), slots(s), caller_executor(b, observer, checkers, clock) {}
     Backend& backend;
     const int slots;           // batches launched at a time
     absl::CondVar work;        // signalled when a free slot should look again
@@ -108,7 +108,7 @@ class Scheduler::Impl {
 };
 
 Scheduler::Impl::Impl(const std::vector<Backend*>& backends, LeverStore& levers, Observer& observer,
-                      Auditor* auditor, const Clock& clock, SchedulerOptions options)
+                      Checkers checkers, const Clock& clock, SchedulerOptions options)
     : levers_(levers),
       observer_(observer),
       clock_(clock),
@@ -118,11 +118,11 @@ Scheduler::Impl::Impl(const std::vector<Backend*>& backends, LeverStore& levers,
     const int slots =
         options_.slots_per_device > 0 ? options_.slots_per_device : backend->preferred_slots();
     devices_[backend] =
-        std::make_unique<Device>(*backend, std::max(slots, 1), observer, auditor, clock);
+        std::make_unique<Device>(*backend, std::max(slots, 1), observer, checkers, clock);
   }
   for (const auto& [backend, device] : devices_) {
     for (int i = 0; i < device->slots + 1; ++i) {
-      executors_.push_back(std::make_unique<Executor>(device->backend, observer, auditor, clock));
+      executors_.push_back(std::make_unique<Executor>(device->backend, observer, checkers, clock));
       threads_.emplace_back(
           [this, d = device.get(), e = executors_.back().get()] { SlotLoop(*d, *e); });
     }
@@ -162,12 +162,13 @@ absl::Status Scheduler::Impl::Submit(std::shared_ptr<Call>& call, OnIdle on_idle
     const absl::Time now = clock_.Now();
     refusal = WhyNotTaken(*call, now);
     if (!refusal) {
+      const uint64_t canary = CanaryOf(levers_.View(), *call);
       const Call& c = *call;
       room_.Enter(c);
       ++inflight_;
       const bool run_here = on_idle == OnIdle::kRunHere && c.step == Step::kDecode &&
                             !caller_runs_ && device.queue.empty();
-      waiting_[&c] = device.queue.Add(std::move(call), now, next_seq_++);
+      waiting_[&c] = device.queue.Add(std::move(call), now, next_seq_++, canary);
       call = nullptr;
       if (run_here) TakeBatch(device, now, here);
       if (here.calls.empty()) {
@@ -293,7 +294,7 @@ void Scheduler::Impl::EndBusy(bool* flag) {
 
 absl::Time Scheduler::Impl::TakeBatch(Device& device, absl::Time now, Batch& batch) {
   if (paused_ || device.launching == device.slots) return absl::InfiniteFuture();
-  const LeverView view{.live = levers_.Snapshot()};
+  const LeverView view = levers_.View();
   const absl::Time look_again = device.queue.Pick(view, now,
                                                   {.max_prefill_rows = options_.max_prefill_rows,
                                                    .max_lane_wait = options_.max_lane_wait,
@@ -318,6 +319,8 @@ void Scheduler::Impl::RunBatch(Device& device, Executor& executor, Batch& batch)
   executor.Audit(batch, status);
   batch.calls.clear();
   batch.levers.reset();
+  batch.control.reset();
+  batch.canary.reset();
 }
 
 bool Scheduler::Impl::NextBatch(Device& device, Batch& batch) {
@@ -380,8 +383,8 @@ void Scheduler::Impl::ExpiryLoop() {
 }
 
 Scheduler::Scheduler(const std::vector<Backend*>& backends, LeverStore& levers, Observer& observer,
-                     Auditor* auditor, const Clock& clock, SchedulerOptions options)
-    : impl_(std::make_unique<Impl>(backends, levers, observer, auditor, clock, options)) {}
+                     Checkers checkers, const Clock& clock, SchedulerOptions options)
+    : impl_(std::make_unique<Impl>(backends, levers, observer, checkers, clock, options)) {}
 Scheduler::~Scheduler() = default;
 
 absl::Status Scheduler::Submit(std::shared_ptr<Call>& call, OnIdle on_idle) {

@@ -14,13 +14,12 @@
 #include "absl/time/time.h"
 #include "kernels/backend.h"
 #include "scheduler/call.h"
+#include "scheduler/checkers.h"
 #include "scheduler/clock.h"
 #include "scheduler/lever_store.h"
 #include "scheduler/observer.h"
 
 namespace fulcrum {
-
-class Auditor;
 
 // What Submit may do when a launch slot is free and nothing else waits for the device.
 enum class OnIdle : uint8_t {
@@ -40,9 +39,9 @@ struct SchedulerOptions {
 // What Pause holds back, for tests and drains: nothing launches while paused, calls still queue.
 class Scheduler {
  public:
-  // All references outlive the scheduler; `auditor` may be null. Slot threads start here.
+  // All references outlive the scheduler. Slot threads start here.
   Scheduler(const std::vector<Backend*>& backends, LeverStore& levers, Observer& observer,
-            Auditor* auditor, const Clock& clock, SchedulerOptions options);
+            Checkers checkers, const Clock& clock, SchedulerOptions options);
   ~Scheduler();  // drains without patience
 
   // Takes the call iff it returns OK (then `call` is null and Complete will be called once).

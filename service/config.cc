@@ -230,6 +230,8 @@ class Converter {
     TakeSeconds("audit.scrub_seconds", in.audit().scrub_seconds(), &out->audit.scrub);
     if (out->audit.scrub < absl::ZeroDuration()) out->audit.scrub = absl::ZeroDuration();
     out->audit.stop_device_on_mismatch = in.audit().stop_device_on_mismatch();
+    out->bundle_folder = in.audit().bundle_folder();
+    out->lever_journal = in.lever_journal();
     TakeSeconds("drain_seconds", in.drain_seconds(), &out->drain);
     Take(in.log_level(), &out->log_level);
     out->log_calls = in.log_calls();

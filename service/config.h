@@ -89,9 +89,11 @@ struct Config {
   std::string profile = "exact";  // exact, fast
   std::map<std::string, std::string> levers;
   std::vector<std::string> latched_levers;
+  std::string lever_journal;  // "" = changes are lost at a restart
 
   LimitsConfig limits;
   AuditConfig audit;
+  std::string bundle_folder;  // of the message audit; "" = no bundles are written
   absl::Duration drain = absl::Seconds(20);
   std::string log_level = "info";  // debug, info, warn, error
   bool log_calls = false;

@@ -75,6 +75,13 @@ class Checker {
       Folder(absl::StrFormat("weight_roots[%d]", i), config_.weight_roots[i]);
     }
     Levers();
+    const std::string& journal = config_.lever_journal;
+    if (!journal.empty() && (journal.front() != '/' || journal.back() == '/')) {
+      Fail("lever_journal", absl::StrFormat("'%s'; expected an absolute path of a file", journal));
+    }
+    if (!config_.bundle_folder.empty()) {
+      Folder("audit.bundle_folder", config_.bundle_folder);
+    }
     Limits();
     if (problems_.empty()) return absl::OkStatus();
     return absl::InvalidArgumentError(absl::StrJoin(problems_, "\n"));

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "service/lever_service.h"
 
+#include <algorithm>
 #include <deque>
 #include <optional>
 #include <set>
@@ -10,27 +11,18 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/synchronization/mutex.h"
 #include "kernels/ladder/levers.h"
+#include "service/canary_messages.h"
 #include "service/grpc_status.h"
+#include "service/lever_requests.h"
 #include "service/proto_names.h"
 
 namespace fulcrum::service {
 namespace {
 
-constexpr size_t kMaxReasonBytes = 1024;
-
-std::string_view Message(const absl::Status& status) {
-  return {status.message().data(), status.message().size()};
-}
-
-grpc::ServerUnaryReactor* Finish(grpc::CallbackServerContext* context, const absl::Status& status) {
-  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  reactor->Finish(ToGrpc(status));
-  return reactor;
-}
+constexpr int kHistoryPreset = 100;
 
 void Fill(const LeverSnapshot& snapshot, google::protobuf::RepeatedPtrField<v1::Lever>* out) {
   const LeverSet built_in;
@@ -50,54 +42,6 @@ void Fill(const LeverSnapshot& snapshot, google::protobuf::RepeatedPtrField<v1::
     lever->set_gates(std::string(info.gates));
     lever->set_description(std::string(info.doc));
   }
-}
-
-v1::LeverEvent EventMessage(const LeverEvent& event) {
-  v1::LeverEvent out;
-  out.set_epoch(event.epoch);
-  const int64_t nanos = absl::ToUnixNanos(event.time);
-  out.mutable_time()->set_seconds(nanos / 1000000000);
-  out.mutable_time()->set_nanos(static_cast<int32_t>(nanos % 1000000000));
-  out.set_lever(event.lever);
-  out.set_from(event.from);
-  out.set_to(event.to);
-  out.set_source(ToProto(event.source));
-  out.set_actor(event.actor);
-  out.set_reason(event.reason);
-  out.set_cause(event.cause);
-  return out;
-}
-
-// What the store would refuse for its text, said per field.
-absl::Status CheckAssignments(const v1::SetLeversRequest& request) {
-  if (request.assignments().empty()) return InvalidField("assignments", "names no lever");
-  if (request.reason().size() > kMaxReasonBytes) {
-    return InvalidField("reason", absl::StrFormat("%d bytes; expected at most %d",
-                                                  request.reason().size(), kMaxReasonBytes));
-  }
-  LeverSet scratch;
-  std::set<std::string> named;
-  for (int i = 0; i < request.assignments_size(); ++i) {
-    const v1::LeverAssignment& assignment = request.assignments(i);
-    const bool known = FindLever(assignment.name()) != nullptr;
-    if (absl::Status s = scratch.Set(assignment.name(), assignment.value()); !s.ok()) {
-      return InvalidField(absl::StrFormat("assignments[%d].%s", i, known ? "value" : "name"),
-                          Message(s));
-    }
-    if (!named.insert(assignment.name()).second) {
-      return InvalidField(absl::StrFormat("assignments[%d].name", i),
-                          absl::StrFormat("lever %s is named twice", assignment.name()));
-    }
-  }
-  return absl::OkStatus();
-}
-
-absl::Status Stale(absl::Status status, uint64_t live_epoch) {
-  google::rpc::ErrorInfo info;
-  info.set_reason("LEVER_EPOCH_STALE");
-  info.set_domain("fulcrum");
-  (*info.mutable_metadata())["live_epoch"] = absl::StrCat(live_epoch);
-  return WithDetail(std::move(status), info);
 }
 
 // A watch that was refused before it began.
@@ -166,7 +110,7 @@ class LeverServiceImpl::Watchers::Watch final : public grpc::ServerWriteReactor<
     told_epoch_ = since_epoch;
     for (const LeverEvent& event : past) {
       if (event.epoch <= since_epoch) continue;
-      queue_.push_back(EventMessage(event));
+      queue_.push_back(MessageOf(event));
       told_epoch_ = event.epoch;
     }
     max_queue_ += queue_.size();  // what was asked for does not count as being slow
@@ -186,7 +130,7 @@ class LeverServiceImpl::Watchers::Watch final : public grpc::ServerWriteReactor<
           queue_.size())));
       return;
     }
-    queue_.push_back(EventMessage(event));
+    queue_.push_back(MessageOf(event));
     WriteNext();
   }
 
@@ -286,9 +230,10 @@ void LeverServiceImpl::Watchers::Shutdown() {
   }
 }
 
-LeverServiceImpl::LeverServiceImpl(LeverStore& store, const Authorizer& authorizer,
-                                   LeverServiceOptions options)
+LeverServiceImpl::LeverServiceImpl(LeverStore& store, CanaryControl& canaries,
+                                   const Authorizer& authorizer, LeverServiceOptions options)
     : store_(store),
+      canaries_(canaries),
       authorizer_(authorizer),
       watchers_(std::make_unique<Watchers>(store, options)) {}
 
@@ -305,6 +250,26 @@ grpc::ServerUnaryReactor* LeverServiceImpl::ListLevers(grpc::CallbackServerConte
   const std::shared_ptr<const LeverSnapshot> snapshot = store_.Snapshot();
   response->set_epoch(snapshot->epoch);
   Fill(*snapshot, response->mutable_levers());
+  if (const auto canary = canaries_.Last()) *response->mutable_canary() = MessageOf(*canary);
+  return Finish(context, absl::OkStatus());
+}
+
+grpc::ServerUnaryReactor* LeverServiceImpl::ListLeverHistory(
+    grpc::CallbackServerContext* context, const v1::ListLeverHistoryRequest* request,
+    v1::ListLeverHistoryResponse* response) {
+  if (absl::Status s = authorizer_.CheckCaller(PeerOf(*context)); !s.ok()) {
+    return Finish(context, s);
+  }
+  const int limit = request->limit() == 0 ? kHistoryPreset : request->limit();
+  const int most = static_cast<int>(LeverStore::kHistory);
+  if (limit < 1 || limit > most) {
+    return Finish(context,
+                  InvalidField("limit", absl::StrFormat("%d; expected 1 to %d, or 0 for %d", limit,
+                                                        most, kHistoryPreset)));
+  }
+  const std::vector<LeverEvent> past = store_.History();
+  const size_t first = past.size() - std::min(past.size(), static_cast<size_t>(limit));
+  for (size_t i = first; i < past.size(); ++i) *response->add_events() = MessageOf(past[i]);
   return Finish(context, absl::OkStatus());
 }
 
@@ -313,7 +278,8 @@ grpc::ServerUnaryReactor* LeverServiceImpl::SetLevers(grpc::CallbackServerContex
                                                       v1::SetLeversResponse* response) {
   const Peer peer = PeerOf(*context);
   if (absl::Status s = authorizer_.CheckAdmin(peer); !s.ok()) return Finish(context, s);
-  if (absl::Status s = CheckAssignments(*request); !s.ok()) return Finish(context, s);
+  if (absl::Status s = CheckAssignments(request->assignments(), request->reason()); !s.ok())
+    return Finish(context, s);
 
   std::vector<LeverChange> changes;
   for (const v1::LeverAssignment& a : request->assignments()) {
@@ -324,19 +290,7 @@ grpc::ServerUnaryReactor* LeverServiceImpl::SetLevers(grpc::CallbackServerContex
                                         .source = LeverSource::kRpc,
                                         .actor = peer.identity,
                                         .reason = request->reason()});
-  if (absl::IsAborted(set.status())) {
-    return Finish(context, Stale(set.status(), store_.Snapshot()->epoch));
-  }
-  if (absl::IsFailedPrecondition(set.status())) {
-    const auto live = store_.Snapshot();
-    std::string subject;
-    for (const LeverChange& change : changes) {
-      const size_t index = static_cast<size_t>(FindLever(change.lever)->lever);
-      if (subject.empty() && live->latched[index]) subject = change.lever;
-    }
-    return Finish(context, WithPrecondition(set.status(), "LEVER_LATCHED", subject));
-  }
-  if (!set.ok()) return Finish(context, set.status());
+  if (!set.ok()) return Finish(context, Explain(set.status(), changes));
   response->set_epoch((*set)->epoch);
   Fill(**set, response->mutable_levers());
   return Finish(context, absl::OkStatus());

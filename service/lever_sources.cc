@@ -7,8 +7,10 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "absl/time/clock.h"
 #include "kernels/ladder/lever_aliases.h"
 #include "kernels/ladder/levers.h"
+#include "scheduler/lever_recovery.h"
 
 namespace fulcrum::service {
 namespace {
@@ -92,6 +94,32 @@ absl::StatusOr<LeverSnapshot> BuildLevers(const Config& config, std::string_view
     }
   }
   return snapshot;
+}
+
+absl::StatusOr<NodeLevers> StartLevers(const Config& config, std::string_view backend,
+                                       const std::map<std::string, std::string>& environment) {
+  auto configured = BuildLevers(config, backend, environment);
+  if (!configured.ok()) return configured.status();
+  if (config.lever_journal.empty()) {
+    return NodeLevers{
+        .start = *std::move(configured), .journal = nullptr, .history = {}, .warnings = {}};
+  }
+  auto opened = LeverJournal::Open(config.lever_journal);
+  if (!opened.ok()) return opened.status();
+  LeverRecovery recovery = RecoverLevers(*configured, opened->steps, absl::Now());
+  for (const LeverStep& step : recovery.steps) {
+    if (absl::Status s = opened->journal->Append(step); !s.ok()) return s;
+  }
+  NodeLevers levers{.start = recovery.levers,
+                    .journal = std::move(opened->journal),
+                    .history = std::move(recovery.history),
+                    .warnings = std::move(recovery.warnings)};
+  if (opened->dropped_bytes > 0) {
+    levers.warnings.push_back(absl::StrFormat(
+        "dropped the last %d bytes: a record that was cut short, of a change never acknowledged",
+        opened->dropped_bytes));
+  }
+  return levers;
 }
 
 std::string DescribeProfile(std::string_view profile, std::string_view backend) {

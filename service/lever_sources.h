@@ -1,14 +1,17 @@
-// The levers a node starts with: built-in < profile < configuration < environment. Later changes
-// (RPC) are scheduler/lever_store.h's.
+// The levers a node starts with: built-in < profile < configuration < environment < journal. Later
+// changes (RPC) are scheduler/lever_store.h's.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <map>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "absl/status/statusor.h"
+#include "scheduler/lever_journal.h"
 #include "scheduler/lever_store.h"
 #include "service/config.h"
 
@@ -29,6 +32,17 @@ std::span<const ProfileLever> ProfileTable();
 // give: no RPC changes them. Errors name the source, and the place or variable.
 absl::StatusOr<LeverSnapshot> BuildLevers(const Config& config, std::string_view backend,
                                           const std::map<std::string, std::string>& environment);
+
+// BuildLevers and, where one is configured, the journal on top.
+struct NodeLevers {
+  LeverSnapshot start;
+  std::unique_ptr<LeverJournal> journal;  // null: none is configured
+  std::vector<LeverEvent> history;        // of earlier lives, and of the start itself
+  std::vector<std::string> warnings;
+};
+// Errors of the journal as scheduler/lever_journal.h.
+absl::StatusOr<NodeLevers> StartLevers(const Config& config, std::string_view backend,
+                                       const std::map<std::string, std::string>& environment);
 
 // One line for the log at start: "profile fast on cpu opens m16_tc=all:one_pass (...)"; empty when
 // the profile opens nothing there.

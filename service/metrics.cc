@@ -87,7 +87,14 @@ void Metrics::SetLevers(const LeverSnapshot& levers) {
 }
 
 void Metrics::LeverChanged(const LeverEvent& event) {
-  lever_changes_->Add({{"lever", event.lever}, {"cause", event.cause}}).Increment();
+  lever_changes_->Add({{"lever", event.lever}, {"cause", std::string(Name(event.cause))}})
+      .Increment();
+}
+
+void Metrics::SetCanary(CanaryState state) {
+  for (CanaryState other : kAllCanaryStates) {
+    canary_state_[static_cast<size_t>(other)]->Set(other == state ? 1 : 0);
+  }
 }
 
 void Metrics::SetShardBytes(std::string_view device, int64_t bytes) {
@@ -138,6 +145,23 @@ void Metrics::OnQueue(int64_t rows, int64_t bytes) {
 
 void Metrics::OnAudit(const Arm& arm, AuditResult result) {
   if (Tier* tier = TierOf(arm)) tier->audits[static_cast<size_t>(result)]->Increment();
+}
+
+void Metrics::OnBatch(const BatchEvent& event) {
+  if (event.canary != 0) canary_batches_[event.candidate ? 1 : 0]->Increment();
+}
+
+void Metrics::OnShadow(const ShadowEvent& event) {
+  Tier* const tier = TierOf(*event.arm);
+  if (tier == nullptr || tier->max_ulp == nullptr) return;
+  tier->shadows[static_cast<size_t>(event.result)]->Increment();
+  // One thread reports these: no other may have raised a gauge between the look and the set.
+  const auto raise = [](prometheus::Gauge* gauge, double value) {
+    if (value > gauge->Value()) gauge->Set(value);
+  };
+  raise(tier->max_ulp, static_cast<double>(event.max_ulp));
+  raise(tier->worst_element, event.worst_element);
+  raise(tier->worst_row, event.worst_row_rms);
 }
 
 void Metrics::OnIncident(const Incident& incident) {

@@ -25,6 +25,7 @@
 #include "prometheus/gauge.h"
 #include "prometheus/registry.h"
 #include "scheduler/call.h"
+#include "scheduler/canary.h"
 #include "scheduler/lever_store.h"
 #include "scheduler/observer.h"
 #include "service/grpc_status.h"
@@ -77,6 +78,7 @@ class Metrics : public Observer {
 
   void SetLevers(const LeverSnapshot& levers);
   void LeverChanged(const LeverEvent& event);
+  void SetCanary(CanaryState state);
   void SetShardBytes(std::string_view device, int64_t bytes);
   void SetCertificateExpiry(absl::Time expiry);
 
@@ -87,6 +89,8 @@ class Metrics : public Observer {
   void OnDeclined(const Arm& asked, const Arm& ran, std::string_view reason) override;
   void OnQueue(int64_t rows, int64_t bytes) override;
   void OnAudit(const Arm& arm, AuditResult result) override;
+  void OnBatch(const BatchEvent& event) override;
+  void OnShadow(const ShadowEvent& event) override;
   void OnIncident(const Incident& incident) override;
   void OnDeviceFault(std::string_view device, const absl::Status& status) override;
 
@@ -108,8 +112,10 @@ class Metrics : public Observer {
   };
   struct Tier {
     std::string_view name;
-    std::array<TierPhase, kPhases> phases;
+    std::array<TierPhase, kPhases> phases = {};
     std::array<prometheus::Counter*, kAllAuditResults.size()> audits{};
+    std::array<prometheus::Counter*, kAllShadowResults.size()> shadows{};
+    prometheus::Gauge *max_ulp = nullptr, *worst_element = nullptr, *worst_row = nullptr;
   };
   struct Ladder {
     std::span<const Arm> arms;
@@ -145,6 +151,8 @@ class Metrics : public Observer {
   std::array<std::array<prometheus::Gauge*, kAllFamilies.size()>, kLeverCount> lever_open_{};
   std::array<prometheus::Gauge*, kLeverCount> lever_value_{};
   prometheus::Family<prometheus::Counter>* lever_changes_ = nullptr;
+  std::array<prometheus::Gauge*, kAllCanaryStates.size()> canary_state_{};
+  std::array<prometheus::Counter*, 2> canary_batches_{};  // control, canary
   prometheus::Family<prometheus::Gauge>* shard_bytes_ = nullptr;
   prometheus::Family<prometheus::Counter>*device_faults_ = nullptr, *incidents_ = nullptr;
   prometheus::Counter* dropped_observations_ = nullptr;

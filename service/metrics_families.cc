@@ -18,8 +18,6 @@ std::string Label(Value value) {
   return std::string(Name(value));
 }
 
-constexpr std::string_view kLeverCauses[] = {"set", "canary_start", "promote", "revert"};
-
 const std::vector<double>& BatchRowBounds() {
   static const auto* const bounds = new std::vector<double>{
       1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 64, 128, 256, 512, 1024, 2048, 4096};
@@ -78,7 +76,7 @@ void Metrics::MakeTiers(const MetricsSetup& setup) {
       auto it = std::find_if(tiers_.begin(), tiers_.end(),
                              [&arm](const Tier& tier) { return tier.name == arm.name; });
       ladder.tiers.push_back(static_cast<size_t>(it - tiers_.begin()));
-      if (it == tiers_.end()) tiers_.push_back(Tier{.name = arm.name, .phases = {}, .audits = {}});
+      if (it == tiers_.end()) tiers_.push_back(Tier{.name = arm.name});
     }
     ladders_.push_back(std::move(ladder));
   }
@@ -125,7 +123,41 @@ void Metrics::MakeTiers(const MetricsSetup& setup) {
       handles.weight_bytes = &weight_bytes.Add(labels);
     }
   }
-  tiers_.push_back(Tier{.name = kScrubTier, .phases = {}, .audits = {}});
+  auto& shadows = BuildCounter()
+                      .Name("fulcrum_shadow_checks_total")
+                      .Help("Batches of a non-exact arm compared with class exact, by outcome.")
+                      .Register(*registry_);
+  auto& max_ulp = BuildGauge()
+                      .Name("fulcrum_shadow_max_ulp")
+                      .Help(
+                          "Largest distance from class exact seen, in representable values, over "
+                          "outputs of at least their row's RMS.")
+                      .Register(*registry_);
+  auto& worst_element =
+      BuildGauge()
+          .Name("fulcrum_shadow_worst_element")
+          .Help("Largest difference from class exact seen, as a part of the row's RMS.")
+          .Register(*registry_);
+  auto& worst_row = BuildGauge()
+                        .Name("fulcrum_shadow_worst_row_rms")
+                        .Help("Largest relative RMS of a row against class exact seen.")
+                        .Register(*registry_);
+  for (const Ladder& ladder : ladders_) {
+    for (size_t i = 0; i < ladder.arms.size(); ++i) {
+      Tier& tier = tiers_[ladder.tiers[i]];
+      if (ladder.arms[i].numerics == NumericsClass::kExact || tier.max_ulp != nullptr) continue;
+      const Labels labels = {{"tier", std::string(tier.name)}};
+      tier.max_ulp = &max_ulp.Add(labels);
+      tier.worst_element = &worst_element.Add(labels);
+      tier.worst_row = &worst_row.Add(labels);
+      for (ShadowResult result : kAllShadowResults) {
+        Labels more = labels;
+        more["result"] = Label(result);
+        tier.shadows[static_cast<size_t>(result)] = &shadows.Add(more);
+      }
+    }
+  }
+  tiers_.push_back(Tier{.name = kScrubTier});
   for (Tier& tier : tiers_) {
     for (AuditResult result : kAllAuditResults) {
       tier.audits[static_cast<size_t>(result)] =
@@ -213,11 +245,23 @@ void Metrics::MakeLevers() {
                         .Name("fulcrum_lever_changes_total")
                         .Help("Changes of a lever, by cause.")
                         .Register(*registry_);
+  auto& state = BuildGauge()
+                    .Name("fulcrum_canary_state")
+                    .Help("1 for the state of the running or last canary; all 0: there was none.")
+                    .Register(*registry_);
+  for (CanaryState one : kAllCanaryStates) {
+    canary_state_[static_cast<size_t>(one)] = &state.Add({{"state", Label(one)}});
+  }
+  auto& sides = BuildCounter()
+                    .Name("fulcrum_canary_batches_total")
+                    .Help("Launches picked while a canary ran, by the side they ran on.")
+                    .Register(*registry_);
+  canary_batches_ = {&sides.Add({{"side", "control"}}), &sides.Add({{"side", "canary"}})};
   for (const LeverInfo& info : LeverTable()) {
     const auto index = static_cast<size_t>(info.lever);
     const std::string name(info.name);
-    for (std::string_view cause : kLeverCauses) {
-      lever_changes_->Add({{"lever", name}, {"cause", std::string(cause)}});
+    for (LeverCause cause : kAllLeverCauses) {
+      lever_changes_->Add({{"lever", name}, {"cause", Label(cause)}});
     }
     switch (info.kind) {
       case LeverKind::kFamilyMap:

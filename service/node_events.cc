@@ -27,18 +27,43 @@ void NodeEvents::OnIncident(const Incident& incident) {
   }
 }
 
-void NodeEvents::OnAuditError(std::string_view shard, const absl::Status& why) {
+bool NodeEvents::MayWarn(std::string_view key) {
   constexpr absl::Duration kPause = absl::Hours(1);
   constexpr size_t kMost = 4096;  // shards come and go; what is forgotten is only told again sooner
-  {
-    absl::MutexLock lock(&mu_);
-    const absl::Time now = absl::Now();
-    const auto known = next_warning_.find(shard);
-    if (known != next_warning_.end() && now < known->second) return;
-    if (next_warning_.size() >= kMost) next_warning_.clear();
-    next_warning_[std::string(shard)] = now + kPause;
-  }
-  log_.Warn("audit could not run", {{"shard", shard}, {"error", why}});
+  absl::MutexLock lock(&mu_);
+  const absl::Time now = absl::Now();
+  const auto known = next_warning_.find(key);
+  if (known != next_warning_.end() && now < known->second) return false;
+  if (next_warning_.size() >= kMost) next_warning_.clear();
+  next_warning_[std::string(key)] = now + kPause;
+  return true;
+}
+
+void NodeEvents::OnAuditError(std::string_view shard, const absl::Status& why) {
+  if (MayWarn(shard)) log_.Warn("audit could not run", {{"shard", shard}, {"error", why}});
+}
+
+void NodeEvents::OnShadow(const ShadowEvent& event) {
+  metrics_.OnShadow(event);
+  if (event.result != ShadowResult::kFail && event.result != ShadowResult::kError) return;
+  if (!MayWarn(absl::StrCat("shadow ", std::string(event.arm->name)))) return;
+  log_.Warn("shadow check failed", {{"shard", event.shard->name},
+                                    {"arm", event.arm->name},
+                                    {"lever_epoch", event.lever_epoch},
+                                    {"what", event.detail}});
+}
+
+void NodeEvents::OnBundle(std::string_view path) {
+  log_.Warn("bundle written", {{"path", path}, {"look", "fulcrum replay PATH"}});
+}
+
+void NodeEvents::CanaryChanged(const CanaryReport& report) {
+  metrics_.SetCanary(report.state);
+  log_.Info("canary", {{"id", report.id},
+                       {"state", Name(report.state)},
+                       {"share", report.spec.share},
+                       {"unit", Name(report.spec.unit)},
+                       {"evidence", report.evidence}});
 }
 
 void NodeEvents::OnDeviceFault(std::string_view device, const absl::Status& status) {

@@ -14,6 +14,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "kernels/backend.h"
+#include "scheduler/canary.h"
 #include "scheduler/observer.h"
 #include "service/health.h"
 #include "service/log.h"
@@ -50,17 +51,27 @@ class NodeEvents final : public Observer {
   void OnAudit(const Arm& arm, AuditResult result) override { metrics_.OnAudit(arm, result); }
   // One warning a shard and hour: every audit of a shard whose file changed fails.
   void OnAuditError(std::string_view shard, const absl::Status& why) override;
+  void OnBatch(const BatchEvent& event) override { metrics_.OnBatch(event); }
+  // One warning a tier and hour for checks that fail.
+  void OnShadow(const ShadowEvent& event) override;
+  void OnBundle(std::string_view path) override;
   void OnIncident(const Incident& incident) override;
   void OnDeviceFault(std::string_view device, const absl::Status& status) override;
 
+  // A canary started, holds, or ended.
+  void CanaryChanged(const CanaryReport& report);
+
  private:
+  // Whether a warning about `key` is due; then none is for an hour.
+  bool MayWarn(std::string_view key);
+
   const std::vector<Backend*> devices_;
   Metrics& metrics_;
   NodeHealth& health_;
   const Logger& log_;
   const Options options_;
   absl::Mutex mu_;
-  std::map<std::string, absl::Time, std::less<>> next_warning_ ABSL_GUARDED_BY(mu_);  // by shard
+  std::map<std::string, absl::Time, std::less<>> next_warning_ ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace fulcrum::service

@@ -70,6 +70,18 @@ static_assert(Same(LeverSource::kBuiltIn, v1::LEVER_SOURCE_BUILT_IN) &&
 static_assert(Same(LeverKind::kFamilyMap, v1::LEVER_KIND_FAMILY_MAP) &&
               Same(LeverKind::kChoice, v1::LEVER_KIND_CHOICE) &&
               Same(LeverKind::kNumber, v1::LEVER_KIND_NUMBER) && v1::LeverKind_ARRAYSIZE == 4);
+static_assert(Same(CanaryUnit::kClient, v1::CANARY_UNIT_CLIENT) &&
+              Same(CanaryUnit::kShard, v1::CANARY_UNIT_SHARD) &&
+              Same(CanaryUnit::kBatch, v1::CANARY_UNIT_BATCH) && v1::CanaryUnit_ARRAYSIZE == 4);
+static_assert(Same(CanarySuccess::kHold, v1::CANARY_SUCCESS_HOLD) &&
+              Same(CanarySuccess::kPromote, v1::CANARY_SUCCESS_PROMOTE) &&
+              v1::CanarySuccess_ARRAYSIZE == 3);
+static_assert(Same(CanaryState::kRunning, v1::CANARY_STATE_RUNNING) &&
+              Same(CanaryState::kHolding, v1::CANARY_STATE_HOLDING) &&
+              Same(CanaryState::kPromoted, v1::CANARY_STATE_PROMOTED) &&
+              Same(CanaryState::kReverted, v1::CANARY_STATE_REVERTED) &&
+              Same(CanaryState::kAborted, v1::CANARY_STATE_ABORTED) &&
+              v1::CanaryState_ARRAYSIZE == 6);
 static_assert(Same(MmaModel::kNotMeasured, v1::MMA_MODEL_NOT_MEASURED) &&
               Same(MmaModel::kFollowed, v1::MMA_MODEL_FOLLOWED) &&
               Same(MmaModel::kNotFollowed, v1::MMA_MODEL_NOT_FOLLOWED) &&
@@ -88,6 +100,9 @@ v1::CloseReason ToProto(CloseReason v) { return Shift<v1::CloseReason>(v); }
 v1::ShardState ToProto(ShardState v) { return Shift<v1::ShardState>(v); }
 v1::LeverSource ToProto(LeverSource v) { return Shift<v1::LeverSource>(v); }
 v1::LeverKind ToProto(LeverKind v) { return Shift<v1::LeverKind>(v); }
+v1::CanaryUnit ToProto(CanaryUnit v) { return Shift<v1::CanaryUnit>(v); }
+v1::CanarySuccess ToProto(CanarySuccess v) { return Shift<v1::CanarySuccess>(v); }
+v1::CanaryState ToProto(CanaryState v) { return Shift<v1::CanaryState>(v); }
 v1::MmaModel ToProto(MmaModel v) { return Shift<v1::MmaModel>(v); }
 
 std::optional<DType> FromProto(v1::DType v) {
@@ -124,6 +139,13 @@ std::optional<LeverSource> FromProto(v1::LeverSource v) {
 }
 std::optional<LeverKind> FromProto(v1::LeverKind v) {
   return Unshift<LeverKind, LeverKind::kNumber>(v);
+}
+
+std::optional<CanaryUnit> FromProto(v1::CanaryUnit v) {
+  return Unshift<CanaryUnit, CanaryUnit::kBatch>(v);
+}
+std::optional<CanarySuccess> FromProto(v1::CanarySuccess v) {
+  return Unshift<CanarySuccess, CanarySuccess::kPromote>(v);
 }
 
 }  // namespace fulcrum::service

@@ -12,6 +12,7 @@
 #include "kernels/ladder/levers.h"
 #include "kernels/types.h"
 #include "scheduler/call.h"
+#include "scheduler/canary.h"
 #include "scheduler/lever_store.h"
 #include "scheduler/shard_store.h"
 
@@ -28,6 +29,9 @@ v1::CloseReason ToProto(CloseReason value);
 v1::ShardState ToProto(ShardState value);
 v1::LeverSource ToProto(LeverSource value);
 v1::LeverKind ToProto(LeverKind value);
+v1::CanaryUnit ToProto(CanaryUnit value);
+v1::CanarySuccess ToProto(CanarySuccess value);
+v1::CanaryState ToProto(CanaryState value);
 v1::MmaModel ToProto(MmaModel value);
 
 std::optional<DType> FromProto(v1::DType value);    // unspecified: BF16
@@ -44,5 +48,7 @@ std::optional<CloseReason> FromProto(v1::CloseReason value);
 std::optional<ShardState> FromProto(v1::ShardState value);
 std::optional<LeverSource> FromProto(v1::LeverSource value);
 std::optional<LeverKind> FromProto(v1::LeverKind value);
+std::optional<CanaryUnit> FromProto(v1::CanaryUnit value);
+std::optional<CanarySuccess> FromProto(v1::CanarySuccess value);
 
 }  // namespace fulcrum::service

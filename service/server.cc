@@ -17,9 +17,11 @@
 #include "grpcpp/health_check_service_interface.h"
 #include "kernels/backend_factory.h"
 #include "scheduler/auditor.h"
+#include "scheduler/canary_control.h"
 #include "scheduler/clock.h"
 #include "scheduler/lever_store.h"
 #include "scheduler/scheduler.h"
+#include "scheduler/shadow.h"
 #include "scheduler/shard_store.h"
 #include "service/authorization.h"
 #include "service/backend_options.h"
@@ -100,7 +102,7 @@ AuditorOptions AuditorOptionsOf(const AuditConfig& audit) {
 class Server::Impl final {
  public:
   Impl(const Config& config, ServerOptions options, std::vector<std::unique_ptr<Backend>> backends,
-       const LeverSnapshot& levers);
+       NodeLevers levers);
   ~Impl() { Shutdown(absl::ZeroDuration()); }
 
   absl::Status Listen();
@@ -120,9 +122,13 @@ class Server::Impl final {
   Metrics metrics_;
   NodeHealth health_;
   NodeEvents events_;
+  const std::unique_ptr<LeverJournal> journal_;
   LeverStore levers_;
+  CanaryControl canaries_;
   ShardStore shards_;
+  BundleStore bundles_;
   Auditor auditor_;
+  Shadow shadow_;
   Scheduler scheduler_;
   const Authorizer authorizer_;
   ShardLoader loader_;
@@ -151,7 +157,7 @@ class Server::Impl final {
 };
 
 Server::Impl::Impl(const Config& config, ServerOptions options,
-                   std::vector<std::unique_ptr<Backend>> backends, const LeverSnapshot& levers)
+                   std::vector<std::unique_ptr<Backend>> backends, NodeLevers levers)
     : config_(config),
       options_(std::move(options)),
       log_(ParseLogLevel(config.log_level).value_or(LogLevel::kInfo), options_.log_descriptor),
@@ -162,10 +168,16 @@ Server::Impl::Impl(const Config& config, ServerOptions options,
       events_(devices_, metrics_, health_, log_,
               {.stop_device_on_mismatch = config_.audit.stop_device_on_mismatch,
                .on_device_lost = [this](const absl::Status& why) { Fail(why); }}),
-      levers_(clock_, levers),
+      journal_(std::move(levers.journal)),
+      levers_(clock_, levers.start, {.log = journal_.get(), .history = std::move(levers.history)}),
+      canaries_(levers_, events_, clock_,
+                [this](const CanaryReport& report) { events_.CanaryChanged(report); }),
       shards_(devices_, [this](const ShardInfo& info) { OnShardChange(info); }),
-      auditor_(shards_, events_, AuditorOptionsOf(config_.audit)),
-      scheduler_(devices_, levers_, events_, &auditor_, clock_, SchedulerOptionsOf(config_.limits)),
+      bundles_(config_.bundle_folder, id_),
+      auditor_(shards_, canaries_, AuditorOptionsOf(config_.audit), &bundles_),
+      shadow_(canaries_, &bundles_, {.seed = std::random_device{}()}),
+      scheduler_(devices_, levers_, canaries_, {.auditor = &auditor_, .shadow = &shadow_}, clock_,
+                 SchedulerOptionsOf(config_.limits)),
       authorizer_(config_.tls),
       loader_(shards_, config_.weight_roots),
       loading_(config_, loader_, health_, log_, [this](const absl::Status& why) { Fail(why); }),
@@ -186,7 +198,7 @@ Server::Impl::Impl(const Config& config, ServerOptions options,
                                .default_policy = config_.default_policy,
                                .limits = config_.limits,
                                .draining = [this] { return health_.draining(); }}),
-      lever_service_(levers_, authorizer_) {
+      lever_service_(levers_, canaries_, authorizer_) {
   metrics_.SetLevers(*levers_.Snapshot());
   lever_changes_ = levers_.Subscribe([this](const LeverEvent& event) {
     metrics_.LeverChanged(event);
@@ -197,8 +209,13 @@ Server::Impl::Impl(const Config& config, ServerOptions options,
                                 {"epoch", event.epoch},
                                 {"actor", event.actor},
                                 {"reason", event.reason},
-                                {"cause", event.cause}});
+                                {"cause", Name(event.cause)},
+                                {"canary", event.canary},
+                                {"evidence", event.evidence}});
   });
+  for (const std::string& warning : levers.warnings) {
+    log_.Warn("lever journal", {{"what", warning}});
+  }
 }
 
 void Server::Impl::LogDevice(const DeviceInfo& device) const {
@@ -346,9 +363,10 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const Config& config, Serv
     backends = *std::move(made);
   }
   const std::string_view kind = backends.front()->name();
-  auto levers = BuildLevers(config, kind, options.environment);
+  auto levers = StartLevers(config, kind, options.environment);
   if (!levers.ok()) return levers.status();
-  auto impl = std::make_unique<Impl>(config, std::move(options), std::move(backends), *levers);
+  auto impl =
+      std::make_unique<Impl>(config, std::move(options), std::move(backends), *std::move(levers));
   if (const std::string opened = DescribeProfile(config.profile, kind); !opened.empty()) {
     impl->log_.Info("profile", {{"opens", opened}});
   }

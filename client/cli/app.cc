@@ -33,7 +33,7 @@ CLI::App* AddRow(CLI::App& app, std::map<std::string, CLI::App*>& groups, const 
   if (space == std::string::npos) return app.add_subcommand(name, row.summary)->fallthrough();
   CLI::App*& parent = groups[name.substr(0, space)];
   if (parent == nullptr) {
-    parent = app.add_subcommand(name.substr(0, space), "Live switches: list, set, watch");
+    parent = app.add_subcommand(name.substr(0, space), "Live switches: list, set, watch, canaries");
     parent->fallthrough()->require_subcommand(1);
   }
   return parent->add_subcommand(name.substr(space + 1), row.summary)->fallthrough();

@@ -1,6 +1,9 @@
-// fulcrum levers list, set, watch.
+// fulcrum levers list and set, the latter also for a share of traffic.
 // SPDX-License-Identifier: Apache-2.0
+#include <type_traits>
+
 #include "absl/strings/str_cat.h"
+#include "client/cli/canary_view.h"
 #include "client/cli/commands.h"
 #include "client/cli/json.h"
 #include "client/cli/names.h"
@@ -15,7 +18,11 @@ void PrintLevers(const Context& context, const Response& response) {
   if (context.json()) {
     Json levers = Json::array();
     for (const v1::Lever& lever : response.levers()) levers.push_back(ToJson(lever));
-    Print(context.out(), {{"epoch", response.epoch()}, {"levers", std::move(levers)}});
+    Json json = {{"epoch", response.epoch()}, {"levers", std::move(levers)}};
+    if constexpr (std::is_same_v<Response, v1::ListLeversResponse>) {
+      if (response.has_canary()) json["canary"] = ToJson(response.canary());
+    }
+    Print(context.out(), json);
     return;
   }
   context.out() << "epoch " << response.epoch() << "\n";
@@ -34,6 +41,13 @@ void PrintLevers(const Context& context, const Response& response) {
   table.Print(context.out());
 }
 
+void PrintCanaryLine(const Context& context, const v1::ListLeversResponse& response) {
+  if (!response.has_canary() || context.json()) return;
+  const v1::Canary& canary = response.canary();
+  context.out() << canary.name() << " " << Word(canary.state()) << ": " << canary.evidence()
+                << "\n";
+}
+
 class LeversList final : public Command {
  public:
   void Declare(Options&) override {}
@@ -43,6 +57,7 @@ class LeversList final : public Command {
     const auto response = (*client)->ListLevers(context.Call());
     if (!response.ok()) return context.NodeError(response.status(), kLookAtLevers);
     PrintLevers(context, *response);
+    PrintCanaryLine(context, *response);
     return kOk;
   }
 };
@@ -57,6 +72,7 @@ class LeversSet final : public Command {
     options.Add("--based-on-epoch", &based_on_epoch_,
                 "Refuse (ABORTED) if another change came in between; 0: no check");
     options.Flag("--validate-only", &validate_only_, "Check, change nothing");
+    canary_.Declare(options);
   }
 
   int Run(const Context& context) override {
@@ -71,6 +87,8 @@ class LeversSet final : public Command {
       assignment->set_name(text.substr(0, equals));
       assignment->set_value(text.substr(equals + 1));
     }
+    if (absl::Status s = canary_.Check(); !s.ok()) return context.InputError(s);
+    if (canary_.asked()) return StartCanary(context, request);
     request.set_reason(reason_);
     request.set_based_on_epoch(based_on_epoch_);
     request.set_validate_only(validate_only_);
@@ -83,51 +101,35 @@ class LeversSet final : public Command {
   }
 
  private:
+  int StartCanary(const Context& context, const v1::SetLeversRequest& assignments) {
+    v1::StartCanaryRequest request;
+    *request.mutable_assignments() = assignments.assignments();
+    if (absl::Status s = canary_.Fill(&request); !s.ok()) return context.InputError(s);
+    request.set_reason(reason_);
+    request.set_based_on_epoch(based_on_epoch_);
+    request.set_validate_only(validate_only_);
+    const auto client = context.Connect();
+    if (!client.ok()) return context.InputError(client.status());
+    const auto canary = (*client)->StartCanary(request, context.Call());
+    if (!canary.ok()) return context.NodeError(canary.status(), kLookAtLevers);
+    if (context.json()) {
+      Print(context.out(), ToJson(*canary));
+    } else {
+      PrintCanary(context.out(), *canary);
+    }
+    return kOk;
+  }
+
   std::vector<std::string> assignments_;
+  CanaryOptions canary_;
   std::string reason_;
   uint64_t based_on_epoch_ = 0;
   bool validate_only_ = false;
-};
-
-class LeversWatch final : public Command {
- public:
-  void Declare(Options& options) override {
-    options.Add("--since-epoch", &since_, "First the events newer than this; 0: only new ones");
-    options.Add("--count", &count_, "Stop after so many events; 0: never");
-  }
-
-  // With --json one line an event, so that a reader need not wait for the end.
-  int Run(const Context& context) override {
-    const auto client = context.Connect();
-    if (!client.ok()) return context.InputError(client.status());
-    v1::WatchLeversRequest request;
-    request.set_since_epoch(since_);
-    int64_t seen = 0;
-    const auto print = [&](const v1::LeverEvent& event) {
-      const Json json = ToJson(event);
-      if (context.json()) {
-        context.out() << json.dump() << std::endl;
-      } else {
-        context.out() << json["time"].get<std::string>() << "  epoch " << event.epoch() << "  "
-                      << event.lever() << ": " << event.from() << " -> " << event.to() << "  ("
-                      << Word(event.source()) << ", " << event.actor()
-                      << (event.reason().empty() ? "" : ": " + event.reason()) << ")" << std::endl;
-      }
-      return ++seen != count_;
-    };
-    const absl::Status status = (*client)->WatchLevers(request, print, context.Call());
-    return status.ok() ? kOk : context.NodeError(status, kLookAtLevers);
-  }
-
- private:
-  uint64_t since_ = 0;
-  int64_t count_ = 0;
 };
 
 }  // namespace
 
 std::unique_ptr<Command> MakeLeversList() { return std::make_unique<LeversList>(); }
 std::unique_ptr<Command> MakeLeversSet() { return std::make_unique<LeversSet>(); }
-std::unique_ptr<Command> MakeLeversWatch() { return std::make_unique<LeversWatch>(); }
 
 }  // namespace fulcrum::cli

@@ -16,11 +16,15 @@ std::unique_ptr<Command> MakeUnload();
 std::unique_ptr<Command> MakeLeversList();
 std::unique_ptr<Command> MakeLeversSet();
 std::unique_ptr<Command> MakeLeversWatch();
+std::unique_ptr<Command> MakeLeversHistory();
+std::unique_ptr<Command> MakeLeversPromote();
+std::unique_ptr<Command> MakeLeversAbort();
 std::unique_ptr<Command> MakeLadder();
 std::unique_ptr<Command> MakeInfo();
 std::unique_ptr<Command> MakeHealth();
 std::unique_ptr<Command> MakeBench();
 std::unique_ptr<Command> MakeVerify();
+std::unique_ptr<Command> MakeReplay();
 std::unique_ptr<Command> MakeInspect();
 std::unique_ptr<Command> MakeQuantize();
 

@@ -42,18 +42,97 @@ Json ToJson(const v1::Lever& lever) {
   return json;
 }
 
+namespace {
+
+std::string TimeText(const google::protobuf::Timestamp& stamp) {
+  const absl::Time time = absl::FromUnixSeconds(stamp.seconds()) + absl::Nanoseconds(stamp.nanos());
+  return absl::FormatTime(absl::RFC3339_full, time, absl::UTCTimeZone());
+}
+
+Json ToJson(const google::protobuf::RepeatedPtrField<v1::LeverAssignment>& assignments) {
+  Json json = Json::object();
+  for (const v1::LeverAssignment& a : assignments) json[a.name()] = a.value();
+  return json;
+}
+
+Json ToJson(const v1::CanarySide& side) {
+  return {{"batches", side.batches()},
+          {"rows", side.rows()},
+          {"comparable", side.comparable()},
+          {"failed_launches", side.failed_launches()},
+          {"declined", side.declined()},
+          {"shadow",
+           {{"passed", side.shadow_passed()},
+            {"failed", side.shadow_failed()},
+            {"dropped", side.shadow_dropped()}}}};
+}
+
+Json ToJson(const v1::CanaryComparison& row) {
+  return {{"family", Word(row.family())},
+          {"step", Word(row.step())},
+          {"rows_first", row.rows_first()},
+          {"rows_last", row.rows_last()},
+          {"control",
+           {{"asked", row.control_asked()},
+            {"ran", row.control_ran()},
+            {"batches", row.control_batches()},
+            {"p50_us", row.control_p50() * 1e6},
+            {"p99_us", row.control_p99() * 1e6}}},
+          {"canary",
+           {{"ran", row.canary_ran()},
+            {"batches", row.canary_batches()},
+            {"p50_us", row.canary_p50() * 1e6},
+            {"p99_us", row.canary_p99() * 1e6}}},
+          {"p50_evidence", row.p50_evidence()},
+          {"p99_evidence", row.p99_evidence()}};
+}
+
+}  // namespace
+
+Json ToJson(const v1::Canary& canary) {
+  Json comparisons = Json::array();
+  for (const v1::CanaryComparison& row : canary.comparisons()) comparisons.push_back(ToJson(row));
+  const v1::CanaryGuards& guards = canary.guards();
+  return {{"name", canary.name()},
+          {"state", Word(canary.state())},
+          {"candidate", ToJson(canary.candidate())},
+          {"control", ToJson(canary.control())},
+          {"share", canary.share()},
+          {"unit", Word(canary.unit())},
+          {"duration_seconds", canary.duration_seconds()},
+          {"on_success", Word(canary.on_success())},
+          {"guards",
+           {{"min_samples", guards.min_samples()},
+            {"kernel_p50", guards.kernel_p50()},
+            {"kernel_p99", guards.kernel_p99()},
+            {"max_shadow_failures", guards.max_shadow_failures()},
+            {"max_failed_launches", guards.max_failed_launches()},
+            {"max_declines", guards.max_declines()},
+            {"heartbeat_seconds", guards.heartbeat_seconds()}}},
+          {"actor", canary.actor()},
+          {"reason", canary.reason()},
+          {"epoch", canary.epoch()},
+          {"control_epoch", canary.control_epoch()},
+          {"start_time", TimeText(canary.start_time())},
+          {"end_time", canary.has_end_time() ? Json(TimeText(canary.end_time())) : Json()},
+          {"evidence", canary.evidence()},
+          {"control_side", ToJson(canary.control_side())},
+          {"canary_side", ToJson(canary.canary_side())},
+          {"comparisons", std::move(comparisons)}};
+}
+
 Json ToJson(const v1::LeverEvent& event) {
-  const absl::Time time =
-      absl::FromUnixSeconds(event.time().seconds()) + absl::Nanoseconds(event.time().nanos());
   return {{"epoch", event.epoch()},
-          {"time", absl::FormatTime(absl::RFC3339_full, time, absl::UTCTimeZone())},
+          {"time", TimeText(event.time())},
           {"lever", event.lever()},
           {"from", event.from()},
           {"to", event.to()},
           {"source", Word(event.source())},
           {"actor", event.actor()},
           {"reason", event.reason()},
-          {"cause", event.cause()}};
+          {"cause", event.cause()},
+          {"canary", event.canary()},
+          {"evidence", event.evidence()}};
 }
 
 Json ToJson(const v1::LadderChoice& choice) {

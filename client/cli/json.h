@@ -16,6 +16,7 @@ using Json = nlohmann::ordered_json;
 Json ToJson(const v1::Shard& shard);
 Json ToJson(const v1::Lever& lever);
 Json ToJson(const v1::LeverEvent& event);
+Json ToJson(const v1::Canary& canary);
 Json ToJson(const v1::LadderChoice& choice);
 Json ToJson(const v1::NodeInfo& info);
 Json ToJson(const v1::Provenance& provenance);

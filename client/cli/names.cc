@@ -51,6 +51,9 @@ FULCRUM_WORD(CloseReason)
 FULCRUM_WORD(ShardState)
 FULCRUM_WORD(LeverKind)
 FULCRUM_WORD(LeverSource)
+FULCRUM_WORD(CanaryUnit)
+FULCRUM_WORD(CanaryState)
+FULCRUM_WORD(CanarySuccess)
 #undef FULCRUM_WORD
 
 absl::StatusOr<v1::Policy> ParsePolicyWord(const std::string& word) {

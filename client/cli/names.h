@@ -24,6 +24,9 @@ std::string Word(v1::CloseReason value);
 std::string Word(v1::ShardState value);
 std::string Word(v1::LeverKind value);
 std::string Word(v1::LeverSource value);
+std::string Word(v1::CanaryUnit value);
+std::string Word(v1::CanaryState value);
+std::string Word(v1::CanarySuccess value);
 
 // Empty text is the unspecified value. INVALID_ARGUMENT lists what is allowed.
 absl::StatusOr<v1::Policy> ParsePolicyWord(const std::string& word);

@@ -12,6 +12,7 @@
 #include "kernels/formats/bf16.h"
 #include "kernels/formats/q2_0.h"
 #include "kernels/ladder/ladder.h"
+#include "kernels/numerics/deviation.h"
 #include "kernels/numerics/oracle.h"
 #include "kernels/weights/checkpoint.h"
 #include "kernels/weights/tensor_catalog.h"
@@ -89,35 +90,42 @@ absl::StatusOr<Product> Compute(const OfflineWeight& weight, std::span<const uin
                         "are --step prefill",
                         backend.name(), Name(spec.format), Name(request.step), m, kMaxDecodeRows));
   }
-  const auto resident = backend.Upload(*weight.source);
+  return RunArm(backend, *arm, *weight.source, x, m, request.output_type);
+}
+
+absl::StatusOr<Product> RunArm(Backend& backend, const Arm& arm, const WeightSource& source,
+                               std::span<const uint16_t> x, int m, DType output_type) {
+  const auto resident = backend.Upload(source);
   if (!resident.ok()) return resident.status();
   const std::unique_ptr<LaunchSlot> slot = backend.NewSlot();
-  const size_t count = static_cast<size_t>(m) * static_cast<size_t>(spec.n);
-  const size_t output_bytes[] = {count * SizeOf(request.output_type)};
+  const size_t count = static_cast<size_t>(m) * static_cast<size_t>(source.spec().n);
+  const size_t output_bytes[] = {count * SizeOf(output_type)};
   if (absl::Status status = slot->Reserve(x.size_bytes(), output_bytes); !status.ok()) {
     return status;
   }
   std::copy(x.begin(), x.end(), slot->activations());
-  const LaunchTarget target = {.arm = arm, .weight = resident->get()};
+  const LaunchTarget target = {.arm = &arm, .weight = resident->get()};
   const auto times =
-      backend.Run(*slot, {.targets = {&target, 1}, .m = m, .output_type = request.output_type});
+      backend.Run(*slot, {.targets = {&target, 1}, .m = m, .output_type = output_type});
   if (!times.ok()) return times.status();
+  return Product{.arm = std::string(arm.name),
+                 .device = backend.device().id,
+                 .numerics = arm.numerics,
+                 .values = Widen({slot->output(0), output_bytes[0]}, output_type)};
+}
 
-  Product product{.arm = std::string(arm->name),
-                  .device = backend.device().id,
-                  .numerics = arm->numerics,
-                  .values = std::vector<float>(count)};
-  const std::byte* const out = slot->output(0);
-  for (size_t i = 0; i < count; ++i) {
-    if (request.output_type == DType::kF32) {
-      std::memcpy(&product.values[i], out + 4 * i, 4);
+std::vector<float> Widen(std::span<const std::byte> bytes, DType type) {
+  std::vector<float> values(bytes.size() / SizeOf(type));
+  for (size_t i = 0; i < values.size(); ++i) {
+    if (type == DType::kF32) {
+      std::memcpy(&values[i], bytes.data() + 4 * i, 4);
     } else {
       uint16_t bits;
-      std::memcpy(&bits, out + 2 * i, 2);
-      product.values[i] = Bf16ToF32(bits);
+      std::memcpy(&bits, bytes.data() + 2 * i, 2);
+      values[i] = Bf16ToF32(bits);
     }
   }
-  return product;
+  return values;
 }
 
 absl::StatusOr<numerics::Verdict> Grade(const WeightSource& source, std::span<const uint16_t> x,
@@ -138,23 +146,7 @@ absl::StatusOr<numerics::Verdict> Grade(const WeightSource& source, std::span<co
 
 int64_t MaxUlpOfLargeValues(std::span<const double> expected, int m, const Product& product,
                             DType output_type) {
-  const size_t n = expected.size() / static_cast<size_t>(m);
-  int64_t largest = 0;
-  for (size_t row = 0; row < static_cast<size_t>(m); ++row) {
-    const std::span<const double> wanted = expected.subspan(row * n, n);
-    double sum = 0;
-    for (const double v : wanted) sum += v * v;
-    const double rms = std::sqrt(sum / static_cast<double>(n));
-    for (size_t col = 0; col < n; ++col) {
-      const auto want = static_cast<float>(wanted[col]);
-      const float got = product.values[row * n + col];
-      if (!(std::fabs(wanted[col]) >= rms) || !std::isfinite(want) || !std::isfinite(got)) continue;
-      largest = std::max(largest, output_type == DType::kBf16
-                                      ? numerics::Bf16Distance(F32ToBf16(want), F32ToBf16(got))
-                                      : numerics::F32Distance(want, got));
-    }
-  }
-  return largest;
+  return numerics::Measure(expected, product.values, m, output_type).max_ulp;
 }
 
 absl::StatusOr<int64_t> CountOracleMismatches(const WeightSource& source,

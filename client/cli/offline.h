@@ -10,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "kernels/backend.h"
 #include "kernels/ladder/levers.h"
 #include "kernels/numerics/budget.h"
 #include "kernels/types.h"
@@ -44,6 +45,12 @@ struct Product {
 // x: BF16 bits [m, K]. The arm is the ladder's choice, as on a node.
 absl::StatusOr<Product> Compute(const OfflineWeight& weight, std::span<const uint16_t> x, int m,
                                 const ProductRequest& request);
+
+// One arm on the whole weight, whatever the ladder would choose.
+absl::StatusOr<Product> RunArm(Backend& backend, const Arm& arm, const WeightSource& source,
+                               std::span<const uint16_t> x, int m, DType output_type);
+// Stored outputs (bf16 or f32) as floats.
+std::vector<float> Widen(std::span<const std::byte> bytes, DType type);
 
 // By the budget that the format and class state. Expected values are float64 products of the
 // dequantised weights and the BF16 activations.

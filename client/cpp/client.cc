@@ -137,6 +137,36 @@ absl::StatusOr<v1::SetLeversResponse> Client::SetLevers(const v1::SetLeversReque
                                                     WithoutRetry(options));
 }
 
+absl::StatusOr<v1::ListLeverHistoryResponse> Client::ListLeverHistory(
+    const v1::ListLeverHistoryRequest& request, const CallOptions& options) {
+  return Unary<LeverService, v1::ListLeverHistoryResponse>(
+      *core_, &LeverService::Stub::ListLeverHistory, request, options);
+}
+
+absl::StatusOr<v1::Canary> Client::StartCanary(const v1::StartCanaryRequest& request,
+                                               const CallOptions& options) {
+  return Unary<LeverService, v1::Canary>(*core_, &LeverService::Stub::StartCanary, request,
+                                         WithoutRetry(options));
+}
+
+absl::StatusOr<v1::Canary> Client::PromoteCanary(const v1::PromoteCanaryRequest& request,
+                                                 const CallOptions& options) {
+  return Unary<LeverService, v1::Canary>(*core_, &LeverService::Stub::PromoteCanary, request,
+                                         WithoutRetry(options));
+}
+
+absl::StatusOr<v1::Canary> Client::AbortCanary(const v1::AbortCanaryRequest& request,
+                                               const CallOptions& options) {
+  return Unary<LeverService, v1::Canary>(*core_, &LeverService::Stub::AbortCanary, request,
+                                         WithoutRetry(options));
+}
+
+absl::StatusOr<v1::Canary> Client::HeartbeatCanary(const v1::HeartbeatCanaryRequest& request,
+                                                   const CallOptions& options) {
+  return Unary<LeverService, v1::Canary>(*core_, &LeverService::Stub::HeartbeatCanary, request,
+                                         options);
+}
+
 absl::Status Client::WatchLevers(const v1::WatchLeversRequest& request,
                                  const std::function<bool(const v1::LeverEvent&)>& on_event,
                                  const CallOptions& options) {

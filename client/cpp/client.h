@@ -111,6 +111,18 @@ class Client {
   absl::StatusOr<v1::SetLeversResponse> SetLevers(const v1::SetLeversRequest& request,
                                                   const CallOptions& options = {});
 
+  absl::StatusOr<v1::ListLeverHistoryResponse> ListLeverHistory(
+      const v1::ListLeverHistoryRequest& request, const CallOptions& options = {});
+  absl::StatusOr<v1::Canary> StartCanary(const v1::StartCanaryRequest& request,
+                                         const CallOptions& options = {});
+  absl::StatusOr<v1::Canary> PromoteCanary(const v1::PromoteCanaryRequest& request,
+                                           const CallOptions& options = {});
+  absl::StatusOr<v1::Canary> AbortCanary(const v1::AbortCanaryRequest& request,
+                                         const CallOptions& options = {});
+  // Repeating it does no harm, so it is retried like a read.
+  absl::StatusOr<v1::Canary> HeartbeatCanary(const v1::HeartbeatCanaryRequest& request,
+                                             const CallOptions& options = {});
+
   // Calls `on_event` for each change, on this thread, until it returns false (OK), or the node ends
   // the stream. Without a timeout in the options there is no deadline.
   absl::Status WatchLevers(const v1::WatchLeversRequest& request,

@@ -83,6 +83,15 @@ constexpr LeverInfo kTable[] = {
      .max = 1,
      .gates = "",
      .doc = "Share of batches of which a few outputs are recomputed on the CPU and compared."},
+    {.lever = Lever::kShadowRate,
+     .name = "shadow_rate",
+     .kind = LeverKind::kNumber,
+     .default_number = 0.01,
+     .min = 0,
+     .max = 1,
+     .gates = "",
+     .doc =
+         "Share of batches of a non-exact arm of which 128 columns are compared with class exact."},
 };
 static_assert(std::size(kTable) == kLeverCount);
 static_assert([] {

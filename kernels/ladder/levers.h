@@ -24,6 +24,7 @@ enum class Lever : uint8_t {
   kCoalesceWindow,  // coalesce_window_us: how long a batch may wait for company, microseconds
   kMaxBatchRows,    // max_batch_rows: rows at which a decode batch closes, 1..32
   kAuditRate,       // audit_rate: share of batches with outputs recomputed on the CPU, 0..1
+  kShadowRate,      // shadow_rate: share of batches of a non-exact arm checked against exact, 0..1
   kAlwaysOpen,      // not a lever: the gate of an ungated arm
 };
 inline constexpr size_t kLeverCount = static_cast<size_t>(Lever::kAlwaysOpen);

@@ -32,7 +32,7 @@ TEST_F(CommandTest, UsageErrorsAreTwoAndHelpIsZero) {
   const AppRun help = RunFulcrum({"--help"});
   EXPECT_EQ(help.exit, 0);
   for (const char* name : {"project", "shards", "load", "replace", "unload", "levers", "ladder",
-                           "info", "health", "bench", "verify", "inspect", "quantize"}) {
+                           "info", "health", "bench", "verify", "replay", "inspect", "quantize"}) {
     EXPECT_THAT(help.out, HasSubstr(name));
   }
   EXPECT_EQ(RunFulcrum({"bench", "--help"}).exit, 0);

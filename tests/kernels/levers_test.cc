@@ -63,6 +63,7 @@ TEST(Levers, ParsePrintParseIsStable) {
       {"q2_imma", {"off", "on"}},
       {"coalesce_window_us", {"0", "1", "100000", "1e3"}},
       {"max_batch_rows", {"1", "32", "17"}},
+      {"shadow_rate", {"0", "0.5"}},
       {"audit_rate", {"0", "-0", "1", "0.1", "1e-5", "0.30000000000000004", "0x1p-3"}},
   };
   size_t levers_seen = 0;

@@ -6,6 +6,7 @@
 
 #include <optional>
 
+#include "scheduler/canary.h"
 #include "scheduler/observer.h"
 #include "scheduler/shard_store.h"
 
@@ -87,6 +88,11 @@ TEST(Names, AreDistinctAndSpelledAsLabels) {
   EXPECT_EQ(Name(ShardState::kFailed), "failed");
   EXPECT_EQ(Name(LeverSource::kBuiltIn), "built_in");
   EXPECT_EQ(Name(LeverSource::kRpc), "rpc");
+  EXPECT_EQ(Name(LeverCause::kAbort), "abort");
+  EXPECT_EQ(Name(ShadowResult::kError), "error");
+  EXPECT_EQ(Name(CanaryUnit::kBatch), "batch");
+  EXPECT_EQ(Name(CanarySuccess::kPromote), "promote");
+  EXPECT_EQ(Name(CanaryState::kAborted), "aborted");
 }
 
 }  // namespace

@@ -62,7 +62,8 @@ class CpuNodeTest : public ::testing::TestWithParam<WeightFormat> {
         AuditorOptions{.outputs_per_batch = 16, .max_pending = 10000, .scrub_interval = {}});
     ASSERT_TRUE(levers_.Set({{"audit_rate", "1"}}, {}).ok());
     scheduler_ = std::make_unique<Scheduler>(std::vector{backends_[0].get()}, levers_, observer_,
-                                             auditor_.get(), clock_, SchedulerOptions{});
+                                             Checkers{.auditor = auditor_.get()}, clock_,
+                                             SchedulerOptions{});
   }
 
   // Submits calls of 1, 2, 3, ... rows that wait together, and checks every reply's bits.

@@ -163,6 +163,50 @@ TEST_F(DeviceQueueTest, AWindowHoldsAndALeverChangeEndsIt) {
   EXPECT_EQ(Next(), "hold");
 }
 
+TEST_F(DeviceQueueTest, SidesOfACanaryDoNotMixAndItsEndRegroupsNothing) {
+  const auto split = std::make_shared<CanarySplit>();
+  split->id = 7;
+  split->share = 0.5;
+  auto candidate = std::make_shared<LeverSnapshot>(*levers_);
+  ASSERT_TRUE(candidate->levers.Set("m16_tc", "all:m16").ok());
+  candidate->epoch = 99;
+  split->candidate = candidate;
+  split->valve = std::make_shared<CanaryValve>();
+  const auto add = [&](const std::string& client, uint64_t canary) {
+    auto call = std::make_shared<TestCall>(std::vector{a_}, 1);
+    call->client = client;
+    call->id = std::to_string(seq_);
+    queue_.Add(call, now_, seq_++, canary);
+  };
+  const auto pick = [&](bool running) {
+    Batch batch;
+    LeverView view{.live = levers_};
+    if (running) view.canary = split;
+    queue_.Pick(view, now_, rules_, batch);
+    std::string text = std::to_string(batch.levers->epoch) + (batch.candidate() ? "*" : "");
+    for (const TakenCall& taken : batch.calls) text += " " + taken.call->client;
+    return text;
+  };
+  const std::string live = std::to_string(levers_->epoch);
+  add("x", 0);
+  add("y", 7);
+  add("z", 0);
+  add("y", 7);
+  EXPECT_EQ(pick(true), live + " x z");
+  EXPECT_EQ(pick(true), "99* y y");
+  // The canary ends while its calls wait: they run under the live levers.
+  add("y", 7);
+  EXPECT_EQ(pick(false), live + " y");
+  // A breach turns the very next batch, before the store knows.
+  add("y", 7);
+  split->valve->closed = true;
+  EXPECT_EQ(pick(true), live + " y");
+  split->valve->closed = false;
+  add("y", 6);  // of a canary before this one
+  EXPECT_EQ(pick(true), live + " y");
+  EXPECT_TRUE(queue_.empty());
+}
+
 TEST_F(DeviceQueueTest, StepsAndOutputTypesDoNotMix) {
   auto prefill = std::make_shared<TestCall>(std::vector{a_}, 64);
   prefill->step = Step::kPrefill;

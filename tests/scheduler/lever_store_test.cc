@@ -38,7 +38,7 @@ TEST(LeverStore, SetPublishesAWholeNewSnapshot) {
   EXPECT_EQ(history[0].epoch, 2u);
   EXPECT_EQ(history[0].actor, "me");
   EXPECT_EQ(history[0].reason, "trial");
-  EXPECT_EQ(history[0].cause, "set");
+  EXPECT_EQ(history[0].cause, LeverCause::kSet);
   EXPECT_EQ(history[0].time, clock.Now());
 }
 

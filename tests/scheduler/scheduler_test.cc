@@ -289,7 +289,7 @@ TEST_F(SchedulerTest, AFloodingClientDoesNotStarveAnother) {
 
 TEST_F(SchedulerTest, AnArmThatWasAskedForAndCouldNotRunIsCounted) {
   FakeBackend weak({.id = "fake:1", .description = "", .caps = kCapMma});
-  Scheduler scheduler({&weak}, levers_, observer_, nullptr, clock_, {});
+  Scheduler scheduler({&weak}, levers_, observer_, {}, clock_, {});
   SetLever("m16_tc", "ffn_down:one_pass");
   auto call = std::make_shared<TestCall>(std::vector{MakeShard(weak, "w", 1)}, 8);
   ASSERT_TRUE(Submit(scheduler, call).ok());

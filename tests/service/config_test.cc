@@ -79,7 +79,8 @@ TEST(Config, EveryKindOfFieldIsTaken) {
     levers { key: "audit_rate" value: "0.5" }
     latched_levers: "m16_tc"
     limits { max_queue_rows: 9999 max_connection_age_seconds: 60 }
-    audit { scrub_seconds: -1 }
+    lever_journal: "/var/lib/levers.journal"
+    audit { scrub_seconds: -1 bundle_folder: "/" }
     drain_seconds: 0.5
   )pb");
   EXPECT_TRUE(CheckConfig(config).ok()) << CheckConfig(config);
@@ -98,6 +99,8 @@ TEST(Config, EveryKindOfFieldIsTaken) {
   EXPECT_EQ(config.limits.max_queue_bytes, 1 << 30);
   EXPECT_EQ(config.limits.max_connection_age, absl::Minutes(1));
   EXPECT_EQ(config.audit.scrub, absl::ZeroDuration());
+  EXPECT_EQ(config.lever_journal, "/var/lib/levers.journal");
+  EXPECT_EQ(config.bundle_folder, "/");
   EXPECT_EQ(config.drain, absl::Milliseconds(500));
 }
 
@@ -136,8 +139,14 @@ TEST(Config, ChecksListEveryProblemWithItsPlace) {
             "node.txtpb:3:1: levers[m16_tc]: lever m16_tc: no choice 'm99'; expected one of: off, "
             "one_pass, m16, m16_n64\n"
             "node.txtpb:4:1: latched_levers[0]: no lever 'm17'; levers are: m16_tc, w8a8_prefill, "
-            "q2_warp_rows, q2_imma, coalesce_window_us, max_batch_rows, audit_rate\n"
+            "q2_warp_rows, q2_imma, coalesce_window_us, max_batch_rows, audit_rate, shadow_rate\n"
             "node.txtpb:2:10: limits.max_stream_calls: -5; expected 1 to 65536");
+}
+
+TEST(Config, PathsOfJournalAndBundlesAreChecked) {
+  EXPECT_EQ(CheckError("lever_journal: \"levers\"\naudit { bundle_folder: \"/no/such\" }\n"),
+            "node.txtpb:1:1: lever_journal: 'levers'; expected an absolute path of a file\n"
+            "node.txtpb:2:9: audit.bundle_folder: '/no/such': No such file or directory");
 }
 
 TEST(Config, EveryProblemIsListedWhateverItsKind) {

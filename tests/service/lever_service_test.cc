@@ -94,7 +94,10 @@ class LeverServiceTest : public ::testing::Test {
   const Clock clock_{};
   const Authorizer authorizer_{TlsFiles{}};
   LeverStore store_{clock_, AuditLatched()};
-  LeverServiceImpl service_{store_, authorizer_, {.watcher_queue = 4, .max_watchers = 3}};
+  Observer observer_;
+  CanaryControl canaries_{store_, observer_, clock_, nullptr};
+  LeverServiceImpl service_{
+      store_, canaries_, authorizer_, {.watcher_queue = 4, .max_watchers = 3}};
   std::unique_ptr<grpc::Server> server_;
   std::unique_ptr<v1::LeverService::Stub> stub_;
 };

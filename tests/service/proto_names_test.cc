@@ -37,6 +37,15 @@ TEST(ProtoNames, WireNamesAreTheNodesNames) {
   for (CloseReason v : kAllCloseReasons) {
     ExpectSameName(v, "close_reason_", &v1::CloseReason_Name<v1::CloseReason>);
   }
+  for (CanaryUnit v : kAllCanaryUnits) {
+    ExpectSameName(v, "canary_unit_", &v1::CanaryUnit_Name<v1::CanaryUnit>);
+  }
+  for (CanarySuccess v : kAllCanarySuccesses) {
+    ExpectSameName(v, "canary_success_", &v1::CanarySuccess_Name<v1::CanarySuccess>);
+  }
+  for (CanaryState v : kAllCanaryStates) {
+    ExpectSameName(v, "canary_state_", &v1::CanaryState_Name<v1::CanaryState>);
+  }
   for (DType v : {DType::kBf16, DType::kF16, DType::kF32}) {
     ExpectSameName(v, "dtype_", &v1::DType_Name<v1::DType>);
   }
@@ -65,6 +74,8 @@ TEST(ProtoNames, EveryNumberComesBackAndUnknownOnesDoNot) {
   ExpectRoundTrip<v1::CloseReason>(v1::CloseReason_MAX, [](auto v) { return FromProto(v); });
   ExpectRoundTrip<v1::ShardState>(v1::ShardState_MAX, [](auto v) { return FromProto(v); });
   ExpectRoundTrip<v1::LeverSource>(v1::LeverSource_MAX, [](auto v) { return FromProto(v); });
+  ExpectRoundTrip<v1::CanaryUnit>(v1::CanaryUnit_MAX, [](auto v) { return FromProto(v); });
+  ExpectRoundTrip<v1::CanarySuccess>(v1::CanarySuccess_MAX, [](auto v) { return FromProto(v); });
   ExpectRoundTrip<v1::LeverKind>(v1::LeverKind_MAX, [](auto v) { return FromProto(v); });
 }
 

@@ -37,7 +37,7 @@ TlsFiles Files(const Certificates& certs, const std::string& name) {
 class Node {
  public:
   explicit Node(const TlsFiles& files)
-      : authorizer_(files), store_(clock_), service_(store_, authorizer_) {
+      : authorizer_(files), store_(clock_), service_(store_, canaries_, authorizer_) {
     auto tls = ServerTls::Make(
         files, [this](const absl::StatusOr<absl::Time>& heard) { heard_.push_back(heard); });
     EXPECT_TRUE(tls.ok()) << tls.status();
@@ -83,6 +83,8 @@ class Node {
   const Clock clock_{};
   const Authorizer authorizer_;
   LeverStore store_;
+  Observer observer_;
+  CanaryControl canaries_{store_, observer_, clock_, nullptr};
   std::vector<absl::StatusOr<absl::Time>> heard_;
   std::unique_ptr<ServerTls> tls_;
   LeverServiceImpl service_;

@@ -21,7 +21,7 @@ class NodeTest : public ::testing::Test {
  protected:
   void Start(SchedulerOptions options = {}) {
     scheduler_ = std::make_unique<Scheduler>(std::vector<Backend*>{&backend_}, levers_, observer_,
-                                             nullptr, clock_, options);
+                                             Checkers{}, clock_, options);
   }
   ~NodeTest() override {
     backend_.Release();

@@ -81,6 +81,23 @@ struct FakeNode::LeverImpl final : v1::LeverService::Service {
                          v1::SetLeversResponse* response) override {
     return node->set_levers ? node->set_levers(*request, response) : Unset();
   }
+  grpc::Status StartCanary(grpc::ServerContext*, const v1::StartCanaryRequest* request,
+                           v1::Canary* response) override {
+    return node->start_canary ? node->start_canary(*request, response) : Unset();
+  }
+  grpc::Status PromoteCanary(grpc::ServerContext*, const v1::PromoteCanaryRequest* request,
+                             v1::Canary* response) override {
+    return node->promote_canary ? node->promote_canary(*request, response) : Unset();
+  }
+  grpc::Status HeartbeatCanary(grpc::ServerContext*, const v1::HeartbeatCanaryRequest* request,
+                               v1::Canary* response) override {
+    return node->heartbeat_canary ? node->heartbeat_canary(*request, response) : Unset();
+  }
+  grpc::Status ListLeverHistory(grpc::ServerContext*, const v1::ListLeverHistoryRequest*,
+                                v1::ListLeverHistoryResponse* response) override {
+    *response = node->lever_history;
+    return grpc::Status::OK;
+  }
   grpc::Status WatchLevers(grpc::ServerContext*, const v1::WatchLeversRequest*,
                            grpc::ServerWriter<v1::LeverEvent>* writer) override {
     for (const v1::LeverEvent& event : node->lever_events) writer->Write(event);

@@ -42,6 +42,10 @@ class FakeNode {
       explain_ladder;
   v1::NodeInfo info;
   v1::ListLeversResponse levers;
+  std::function<grpc::Status(const v1::StartCanaryRequest&, v1::Canary*)> start_canary;
+  std::function<grpc::Status(const v1::PromoteCanaryRequest&, v1::Canary*)> promote_canary;
+  std::function<grpc::Status(const v1::HeartbeatCanaryRequest&, v1::Canary*)> heartbeat_canary;
+  v1::ListLeverHistoryResponse lever_history;
   std::vector<v1::LeverEvent> lever_events;  // what WatchLevers sends before it ends
 
  private:

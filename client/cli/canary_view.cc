@@ -1,0 +1,169 @@
+// See canary_view.h.
+// SPDX-License-Identifier: Apache-2.0
+#include "client/cli/canary_view.h"
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/time/time.h"
+#include "client/cli/names.h"
+#include "client/cli/table.h"
+
+namespace fulcrum::cli {
+namespace {
+
+constexpr char kGuards[] =
+    "p50=RATIO, p99=RATIO (or off), min_samples=N, shadow_failures=N, failed_launches=N, "
+    "declines=N or heartbeat=DURATION";
+
+absl::Status FillGuard(const std::string& text, v1::CanaryGuards* guards) {
+  const size_t equals = text.find('=');
+  const std::string name = text.substr(0, equals);
+  const std::string value = equals == std::string::npos ? "" : text.substr(equals + 1);
+  const auto bad = [&] {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--guard: got \"", text, "\"; expected ", kGuards));
+  };
+  if (name == "heartbeat") {
+    double seconds = 0;
+    if (absl::Status s = ParseSeconds("--guard heartbeat", value, &seconds); !s.ok()) return s;
+    guards->set_heartbeat_seconds(seconds);
+    return absl::OkStatus();
+  }
+  if (name == "p50" || name == "p99") {
+    double ratio = -1;
+    if (value != "off" && (!absl::SimpleAtod(value, &ratio) || !(ratio > 0))) return bad();
+    name == "p50" ? guards->set_kernel_p50(ratio) : guards->set_kernel_p99(ratio);
+    return absl::OkStatus();
+  }
+  int64_t count = 0;
+  if (!absl::SimpleAtoi(value, &count) || count < 0) return bad();
+  if (name == "min_samples" && count > 0) {
+    guards->set_min_samples(count);
+  } else if (name == "shadow_failures") {
+    guards->set_max_shadow_failures(count);
+  } else if (name == "failed_launches") {
+    guards->set_max_failed_launches(count);
+  } else if (name == "declines") {
+    guards->set_max_declines(count);
+  } else {
+    return bad();
+  }
+  return absl::OkStatus();
+}
+
+std::string Microseconds(double seconds) {
+  return seconds == 0 ? "-" : absl::StrFormat("%.1f", seconds * 1e6);
+}
+std::string Ratio(double canary, double control) {
+  return canary == 0 || control == 0 ? "-" : absl::StrFormat("%.3f", canary / control);
+}
+
+void PrintSide(std::ostream& out, const char* name, const v1::CanarySide& side) {
+  out << absl::StrFormat(
+      "%-8s %d batches (%d comparable), %d rows; failed %d, declined %d; shadow %d passed, %d "
+      "failed, %d dropped\n",
+      name, side.batches(), side.comparable(), side.rows(), side.failed_launches(), side.declined(),
+      side.shadow_passed(), side.shadow_failed(), side.shadow_dropped());
+}
+
+}  // namespace
+
+absl::Status ParseSeconds(const std::string& option, const std::string& text, double* seconds) {
+  absl::Duration duration;
+  if (!absl::ParseDuration(text, &duration) || duration <= absl::ZeroDuration()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(option, ": got \"", text, "\"; expected a duration: 30s, 10m, 1h30m"));
+  }
+  *seconds = absl::ToDoubleSeconds(duration);
+  return absl::OkStatus();
+}
+
+void CanaryOptions::Declare(Options& options) {
+  options.Add("--canary", &share_, "Only for this share of traffic, under guards: 5% or 0.05");
+  options.Choice("--by", &by_, {"client", "shard", "batch"},
+                 "Canary: what is assigned to a side (batch: calls under FASTEST alone)");
+  options.Add("--guard", &guards_, std::string("Canary, repeatable: ") + kGuards);
+  options.Add("--promote-after", &promote_after_,
+              "Canary: promotes itself after so long without a breach: 10m");
+  options.Add("--hold-after", &hold_after_,
+              "Canary: waits for promote or abort after so long without a breach (default 10m)");
+}
+
+absl::Status CanaryOptions::Check() const {
+  if (asked()) return absl::OkStatus();
+  if (guards_.empty() && promote_after_.empty() && hold_after_.empty()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      "levers set: --guard, --promote-after and --hold-after need --canary SHARE");
+}
+
+absl::Status CanaryOptions::Fill(v1::StartCanaryRequest* request) const {
+  const bool percent = !share_.empty() && share_.back() == '%';
+  double share = 0;
+  if (!absl::SimpleAtod(percent ? share_.substr(0, share_.size() - 1) : share_, &share)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--canary: got \"", share_, "\"; expected a share: 5% or 0.05"));
+  }
+  request->set_share(percent ? share / 100 : share);
+  request->set_unit(by_ == "client"  ? v1::CANARY_UNIT_CLIENT
+                    : by_ == "shard" ? v1::CANARY_UNIT_SHARD
+                                     : v1::CANARY_UNIT_BATCH);
+  if (!promote_after_.empty() && !hold_after_.empty()) {
+    return absl::InvalidArgumentError(
+        "levers set: --promote-after and --hold-after exclude each "
+        "other");
+  }
+  const std::string& after = promote_after_.empty() ? hold_after_ : promote_after_;
+  if (!after.empty()) {
+    double seconds = 0;
+    const char* const option = promote_after_.empty() ? "--hold-after" : "--promote-after";
+    if (absl::Status s = ParseSeconds(option, after, &seconds); !s.ok()) return s;
+    request->set_duration_seconds(seconds);
+  }
+  request->set_on_success(promote_after_.empty() ? v1::CANARY_SUCCESS_HOLD
+                                                 : v1::CANARY_SUCCESS_PROMOTE);
+  for (const std::string& guard : guards_) {
+    if (absl::Status s = FillGuard(guard, request->mutable_guards()); !s.ok()) return s;
+  }
+  return absl::OkStatus();
+}
+
+void PrintCanary(std::ostream& out, const v1::Canary& canary) {
+  out << absl::StrFormat("%s %s, %g%% by %s, epoch %d against %d\n", canary.name(),
+                         Word(canary.state()), canary.share() * 100, Word(canary.unit()),
+                         canary.epoch(), canary.control_epoch());
+  for (int i = 0; i < canary.control_size(); ++i) {
+    const v1::LeverAssignment& control = canary.control(i);
+    for (const v1::LeverAssignment& candidate : canary.candidate()) {
+      if (candidate.name() != control.name()) continue;
+      out << "  " << control.name() << ": " << control.value() << " against " << candidate.value()
+          << "\n";
+    }
+  }
+  PrintSide(out, "control", canary.control_side());
+  PrintSide(out, "canary", canary.canary_side());
+  if (!canary.comparisons().empty()) {
+    Table table({"FAMILY", "STEP", "ROWS", "CONTROL", "CANARY", "N CONTROL", "N CANARY",
+                 "P50 CONTROL us", "P50 CANARY us", "P50 RATIO", "P99 CONTROL us", "P99 CANARY us",
+                 "P99 RATIO", "EVIDENCE"});
+    for (const v1::CanaryComparison& row : canary.comparisons()) {
+      const bool one = row.rows_first() == row.rows_last();
+      table.Row({Word(row.family()), Word(row.step()),
+                 one ? absl::StrCat(row.rows_first())
+                     : absl::StrCat(row.rows_first(), "-", row.rows_last()),
+                 row.control_asked().empty()
+                     ? row.control_ran()
+                     : absl::StrCat(row.control_ran(), " (asked ", row.control_asked(), ")"),
+                 row.canary_ran(), absl::StrCat(row.control_batches()),
+                 absl::StrCat(row.canary_batches()), Microseconds(row.control_p50()),
+                 Microseconds(row.canary_p50()), Ratio(row.canary_p50(), row.control_p50()),
+                 Microseconds(row.control_p99()), Microseconds(row.canary_p99()),
+                 Ratio(row.canary_p99(), row.control_p99()),
+                 absl::StrFormat("%.2g", std::max(row.p50_evidence(), row.p99_evidence()))});
+    }
+    table.Print(out);
+  }
+  out << canary.evidence() << "\n";
+}
+
+}  // namespace fulcrum::cli

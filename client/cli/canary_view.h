@@ -1,0 +1,35 @@
+// A canary on the command line: the options that start one, and how one is shown to people.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "client/cli/options.h"
+#include "fulcrum/v1/lever_service.pb.h"
+
+namespace fulcrum::cli {
+
+class CanaryOptions {
+ public:
+  void Declare(Options& options);
+  bool asked() const { return !share_.empty(); }
+  // INVALID_ARGUMENT for options that need --canary, which is not there.
+  absl::Status Check() const;
+  // INVALID_ARGUMENT names the option and what it takes.
+  absl::Status Fill(v1::StartCanaryRequest* request) const;
+
+ private:
+  std::string share_, by_ = "client", promote_after_, hold_after_;
+  std::vector<std::string> guards_;
+};
+
+// State, sides, and a table of control against canary by family and rows.
+void PrintCanary(std::ostream& out, const v1::Canary& canary);
+
+// "10m" to seconds; INVALID_ARGUMENT names `option`.
+absl::Status ParseSeconds(const std::string& option, const std::string& text, double* seconds);
+
+}  // namespace fulcrum::cli

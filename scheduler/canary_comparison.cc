@@ -1,0 +1,161 @@
+// See canary_comparison.h.
+// SPDX-License-Identifier: Apache-2.0
+#include "scheduler/canary_comparison.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "absl/strings/str_format.h"
+
+namespace fulcrum {
+namespace {
+
+constexpr int kBucketEnds[] = {1, 2, 4, 8, 16, 32, 128, 512, 2048};
+constexpr size_t kRecentTimes = 512;
+
+// Evidence of groups in the order in which the canary met them counts 1/2, 1/6, 1/12, ... of its
+// value: the weights sum to 1, however many groups there will be, so the weighted sum is evidence
+// too.
+double LogWeight(int rank) { return -std::log(static_cast<double>(rank) * (rank + 1)); }
+
+}  // namespace
+
+RowBucket BucketOf(int rows) {
+  int first = 1;
+  for (const int last : kBucketEnds) {
+    if (rows <= last) return {first, last};
+    first = last + 1;
+  }
+  return {first, kAnyRows};
+}
+
+void CanaryComparison::Recent::Add(double value) {
+  if (seconds.size() < kRecentTimes) {
+    seconds.push_back(static_cast<float>(value));
+    return;
+  }
+  seconds[next] = static_cast<float>(value);
+  next = (next + 1) % kRecentTimes;
+}
+
+double CanaryComparison::Recent::Quantile(double q) const {
+  if (seconds.empty()) return 0;
+  std::vector<float> copy = seconds;
+  const auto at =
+      std::min(copy.size() - 1, static_cast<size_t>(q * static_cast<double>(copy.size())));
+  std::nth_element(copy.begin(), copy.begin() + static_cast<std::ptrdiff_t>(at), copy.end());
+  return static_cast<double>(copy[at]);
+}
+
+CanaryComparison::CanaryComparison(double p50_limit, double p99_limit)
+    : p50_limit_(p50_limit), p99_limit_(p99_limit) {}
+
+void CanaryComparison::Add(const ComparisonCell& cell, const Arm* canary, const Arm* asked,
+                           double kernel_seconds, absl::Time at) {
+  auto found = cells_.find(cell);
+  if (found == cells_.end()) {
+    if (cells_.size() >= kMostCells) return;
+    std::unique_ptr<Group>& group = groups_[{cell.family, cell.step, BucketOf(cell.rows)}];
+    if (group == nullptr) group = std::make_unique<Group>();
+    found = cells_
+                .emplace(cell, std::make_unique<Cell>(
+                                   Cell{.group = group.get(),
+                                        .p50 = QuantileBlocks(kMedian, p50_limit_, kLoadWindow),
+                                        .p99 = QuantileBlocks(kP99, p99_limit_, kLoadWindow)}))
+                .first;
+  }
+  Cell& c = *found->second;
+  Group& group = *c.group;
+  const bool is_canary = canary != nullptr;
+  if (is_canary) {
+    if (group.rank == 0) group.rank = ++ranks_;
+    group.canary = canary;
+    ++group.canary_batches;
+    ++c.canary_batches;
+    group.canary_times.Add(kernel_seconds);
+  } else {
+    group.asked = asked;
+    group.control = cell.weights.front().control;
+    ++group.control_batches;
+    ++c.control_batches;
+    group.control_times.Add(kernel_seconds);
+  }
+  bool judged = false;
+  if (const auto outcome = c.p50.Add(is_canary, kernel_seconds, at); outcome.has_value()) {
+    group.p50.Add(*outcome);
+    judged = true;
+  }
+  if (const auto outcome = c.p99.Add(is_canary, kernel_seconds, at); outcome.has_value()) {
+    group.p99.Add(*outcome);
+    judged = true;
+  }
+  if (judged && !finding_.has_value()) Judge();
+}
+
+void CanaryComparison::Judge() {
+  const double threshold = std::log(2 / kFalseAlarms);
+  for (const bool median : {true, false}) {
+    const double limit = median ? p50_limit_ : p99_limit_;
+    if (!std::isfinite(limit)) continue;
+    double sum = 0, largest = -INFINITY;
+    const GroupKey* worst = nullptr;
+    for (const auto& [key, group] : groups_) {
+      if (group->rank == 0) continue;
+      const double log_value =
+          (median ? group->p50 : group->p99).log_value() + LogWeight(group->rank);
+      sum += std::exp(std::min(log_value, 700.0));
+      if (log_value > largest) {
+        largest = log_value;
+        worst = &key;
+      }
+    }
+    if (std::log(sum) < threshold) continue;
+    const auto& [family, step, bucket] = *worst;
+    const Group& group = *groups_.at(*worst);
+    const double q = median ? 0.5 : 0.99;
+    const double control = group.control_times.Quantile(q), canary = group.canary_times.Quantile(q);
+    finding_ = SlowerFinding{absl::StrFormat(
+        "kernel %s of %s %s, %d to %d rows: canary %.1f us, control %.1f us, ratio %.3f (limit "
+        "%g); %d against %d batches, %s against %s; evidence 10^%.1f, threshold 10^%.1f",
+        median ? "p50" : "p99", Name(family), Name(step), bucket.first, bucket.last, canary * 1e6,
+        control * 1e6, control > 0 ? canary / control : 0.0, limit, group.canary_batches,
+        group.control_batches, group.canary->name,
+        group.control == nullptr ? std::string_view("?") : group.control->name,
+        std::log(sum) / std::log(10.0), threshold / std::log(10.0))};
+    return;
+  }
+}
+
+std::vector<CanaryComparison::Row> CanaryComparison::Rows() const {
+  std::vector<Row> rows;
+  for (const auto& [key, group] : groups_) {
+    if (group->rank == 0) continue;
+    const auto& [family, step, bucket] = key;
+    rows.push_back({.family = family,
+                    .step = step,
+                    .bucket = bucket,
+                    .control_asked = group->asked,
+                    .control_ran = group->control,
+                    .canary_ran = group->canary,
+                    .control_batches = group->control_batches,
+                    .canary_batches = group->canary_batches,
+                    .control_p50 = group->control_times.Quantile(0.5),
+                    .control_p99 = group->control_times.Quantile(0.99),
+                    .canary_p50 = group->canary_times.Quantile(0.5),
+                    .canary_p99 = group->canary_times.Quantile(0.99),
+                    .p50_evidence = group->p50.value(),
+                    .p99_evidence = group->p99.value()});
+  }
+  return rows;
+}
+
+int64_t CanaryComparison::comparable(bool canary) const {
+  int64_t batches = 0;
+  for (const auto& [key, cell] : cells_) {
+    if (cell->canary_batches == 0 || cell->control_batches == 0) continue;
+    batches += canary ? cell->canary_batches : cell->control_batches;
+  }
+  return batches;
+}
+
+}  // namespace fulcrum

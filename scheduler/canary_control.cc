@@ -1,0 +1,240 @@
+// See canary_control.h.
+// SPDX-License-Identifier: Apache-2.0
+#include "scheduler/canary_control.h"
+
+#include <utility>
+
+#include "absl/strings/str_format.h"
+
+namespace fulcrum {
+namespace {
+
+constexpr char kActor[] = "node";
+// Until a promotion that the journal refused is tried again.
+constexpr absl::Duration kTryAgain = absl::Seconds(5);
+
+}  // namespace
+
+CanaryControl::CanaryControl(LeverStore& store, Observer& next, const Clock& clock,
+                             std::function<void(const CanaryReport&)> on_change)
+    : store_(store), next_(next), clock_(clock), on_change_(std::move(on_change)) {
+  thread_ = std::thread([this] { Loop(); });
+}
+
+CanaryControl::~CanaryControl() {
+  {
+    absl::MutexLock lock(&mu_);
+    stopping_ = true;
+    act_.SignalAll();
+  }
+  thread_.join();
+}
+
+absl::Status CanaryControl::Known(uint64_t id) const {
+  if (canary_ != nullptr && canary_->id() == id) {
+    if (!canary_->ended()) return absl::OkStatus();
+    return absl::FailedPreconditionError(
+        absl::StrFormat("canary %d is over: it was %s", id, Name(canary_->state())));
+  }
+  return absl::NotFoundError(
+      absl::StrFormat("no canary %d; %s", id,
+                      canary_ == nullptr ? std::string("there was none since the node started")
+                                         : absl::StrFormat("the last one is %d", canary_->id())));
+}
+
+CanaryReport CanaryControl::Report() const {
+  CanaryReport report = canary_->Report();
+  report.control = control_;
+  report.epoch = epoch_;
+  report.control_epoch = control_epoch_;
+  return report;
+}
+
+std::optional<CanaryReport> CanaryControl::Last() const {
+  absl::MutexLock lock(&mu_);
+  if (canary_ == nullptr) return std::nullopt;
+  return Report();
+}
+
+absl::StatusOr<CanaryReport> CanaryControl::Start(const CanarySpec& spec, uint64_t based_on_epoch,
+                                                  bool validate_only) {
+  absl::MutexLock change(&change_mu_);
+  std::optional<LeverStore::Started> started;
+  {
+    // Batches may be told of the canary as soon as the store has it: they wait here until it is
+    // known.
+    absl::MutexLock lock(&mu_);
+    auto made = store_.StartCanary(spec, based_on_epoch, validate_only);
+    if (!made.ok()) return made.status();
+    started = *std::move(made);
+    const CanarySplit& split = *started->view.canary;
+    if (validate_only) {
+      CanaryReport report = Canary(split.id, spec, clock_.Now()).Report();
+      report.control = std::move(started->control);
+      report.epoch = split.candidate->epoch;
+      report.control_epoch = started->view.live->epoch;
+      return report;
+    }
+    canary_ = std::make_unique<Canary>(split.id, spec, clock_.Now());
+    valve_ = split.valve;
+    control_ = std::move(started->control);
+    epoch_ = split.candidate->epoch;
+    control_epoch_ = started->view.live->epoch;
+    live_ = true;
+    act_.SignalAll();
+  }
+  TellChange();
+  absl::MutexLock lock(&mu_);
+  return Report();
+}
+
+absl::StatusOr<CanaryReport> CanaryControl::Promote(uint64_t id, const std::string& actor,
+                                                    const std::string& reason) {
+  return EndByHand(id, LeverCause::kPromote, actor, reason);
+}
+absl::StatusOr<CanaryReport> CanaryControl::Abort(uint64_t id, const std::string& actor,
+                                                  const std::string& reason) {
+  return EndByHand(id, LeverCause::kAbort, actor, reason);
+}
+
+absl::StatusOr<CanaryReport> CanaryControl::EndByHand(uint64_t id, LeverCause cause,
+                                                      const std::string& actor,
+                                                      const std::string& reason) {
+  absl::MutexLock change(&change_mu_);
+  std::string evidence;
+  {
+    absl::MutexLock lock(&mu_);
+    if (absl::Status s = Known(id); !s.ok()) return s;
+    if (cause == LeverCause::kPromote) {
+      const Canary::Decision decision = canary_->Decide(clock_.Now());
+      if (decision.action == Canary::Action::kRevert) {
+        return absl::FailedPreconditionError(
+            absl::StrFormat("canary %d is being reverted: %s", id, decision.evidence));
+      }
+      if (absl::Status s = canary_->MayPromote(); !s.ok()) return s;
+    }
+    evidence = canary_->Summary();
+  }
+  absl::Status ended = End(id, cause, actor, reason, std::move(evidence));
+  if (!ended.ok() && cause == LeverCause::kPromote) return ended;
+  absl::MutexLock lock(&mu_);
+  return Report();
+}
+
+absl::StatusOr<CanaryReport> CanaryControl::Heartbeat(uint64_t id) {
+  absl::MutexLock lock(&mu_);
+  if (absl::Status s = Known(id); !s.ok()) return s;
+  canary_->OnHeartbeat(clock_.Now());
+  act_.Signal();
+  return Report();
+}
+
+absl::Status CanaryControl::End(uint64_t id, LeverCause cause, const std::string& actor,
+                                const std::string& reason, std::string evidence) {
+  absl::Status ended = store_.EndCanary(id, cause, actor, reason, evidence);
+  if (!ended.ok() && cause == LeverCause::kPromote) return ended;
+  if (!ended.ok()) {
+    evidence += absl::StrFormat(" (not in the journal: %s)", std::string(ended.message()));
+  }
+  {
+    absl::MutexLock lock(&mu_);
+    canary_->End(cause == LeverCause::kPromote  ? CanaryState::kPromoted
+                 : cause == LeverCause::kRevert ? CanaryState::kReverted
+                                                : CanaryState::kAborted,
+                 std::move(evidence), clock_.Now());
+    live_ = false;
+  }
+  TellChange();
+  return ended;
+}
+
+void CanaryControl::TellChange() {
+  if (!on_change_) return;
+  std::optional<CanaryReport> report = Last();
+  if (report.has_value()) on_change_(*report);
+}
+
+void CanaryControl::Check() {
+  if (canary_ == nullptr || canary_->ended()) return;
+  if (canary_->Decide(clock_.Now()).action != Canary::Action::kRevert) return;
+  valve_->closed.store(true, std::memory_order_release);
+  act_.Signal();
+}
+
+void CanaryControl::OnBatch(const BatchEvent& event) {
+  if (live_.load(std::memory_order_acquire)) {
+    absl::MutexLock lock(&mu_);
+    if (canary_ != nullptr && !canary_->ended()) canary_->OnBatch(event, clock_.Now());
+    Check();
+  }
+  next_.OnBatch(event);
+}
+
+void CanaryControl::OnShadow(const ShadowEvent& event) {
+  if (live_.load(std::memory_order_acquire)) {
+    absl::MutexLock lock(&mu_);
+    if (canary_ != nullptr && !canary_->ended()) canary_->OnShadow(event);
+    Check();
+  }
+  next_.OnShadow(event);
+}
+
+void CanaryControl::OnIncident(const Incident& incident) {
+  if (live_.load(std::memory_order_acquire)) {
+    absl::MutexLock lock(&mu_);
+    if (canary_ != nullptr && !canary_->ended()) canary_->OnIncident(incident);
+    Check();
+  }
+  next_.OnIncident(incident);
+}
+
+void CanaryControl::Loop() {
+  absl::Time not_before = absl::InfinitePast();  // of a promotion
+  for (;;) {
+    uint64_t id = 0;
+    std::string reason;
+    {
+      absl::MutexLock lock(&mu_);
+      for (;;) {
+        if (stopping_) return;
+        absl::Time look_again = absl::InfiniteFuture();
+        if (canary_ != nullptr && !canary_->ended()) {
+          const absl::Time now = clock_.Now();
+          const Canary::Action action = canary_->Decide(now).action;
+          if (action == Canary::Action::kRevert) break;
+          if (action != Canary::Action::kNone && now >= not_before) break;
+          look_again = std::max(canary_->NextLook(), not_before);
+        }
+        clock_.Wait(mu_, act_, look_again);
+      }
+      id = canary_->id();
+      reason = canary_->spec().reason;
+    }
+    absl::MutexLock change(&change_mu_);
+    Canary::Decision decision;
+    {
+      // An operator may have ended it, and even begun another, meanwhile.
+      absl::MutexLock lock(&mu_);
+      if (canary_->id() != id || canary_->ended()) continue;
+      decision = canary_->Decide(clock_.Now());
+      if (decision.action == Canary::Action::kHold) canary_->Hold();
+    }
+    switch (decision.action) {
+      case Canary::Action::kNone:
+        break;
+      case Canary::Action::kHold:
+        TellChange();
+        break;
+      case Canary::Action::kRevert:
+        (void)End(id, LeverCause::kRevert, kActor, reason, decision.evidence);
+        break;
+      case Canary::Action::kPromote:
+        if (!End(id, LeverCause::kPromote, kActor, reason, decision.evidence).ok()) {
+          not_before = clock_.Now() + kTryAgain;
+        }
+        break;
+    }
+  }
+}
+
+}  // namespace fulcrum

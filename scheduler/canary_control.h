@@ -1,0 +1,99 @@
+// The canary of a running node: joins the pure state machine (canary.h) to what the scheduler and
+// the checkers report, to the lever store and to the clock. It is an observer in front of another:
+// everything passes through, and what concerns the canary is looked at on the way. A breach closes
+// the canary's valve on the thread that reported it, so the next batch picked anywhere runs under
+// the live levers; making that an epoch, an event and a journal record is this class's thread's.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "scheduler/canary.h"
+#include "scheduler/clock.h"
+#include "scheduler/lever_store.h"
+#include "scheduler/observer.h"
+
+namespace fulcrum {
+
+class CanaryControl final : public Observer {
+ public:
+  // All outlive it. `on_change` (may be empty) is called after a canary started, held or ended, in
+  // order, without a lock that the methods below need; it must not start or end one.
+  CanaryControl(LeverStore& store, Observer& next, const Clock& clock,
+                std::function<void(const CanaryReport&)> on_change);
+  ~CanaryControl() override;  // a canary that runs is left to the journal
+
+  // As LeverStore::StartCanary. validate_only: nothing starts, the report says what would.
+  absl::StatusOr<CanaryReport> Start(const CanarySpec& spec, uint64_t based_on_epoch,
+                                     bool validate_only);
+  // NOT_FOUND when it never was; FAILED_PRECONDITION when it ended, and for a promotion before the
+  // guards had their minimum of samples; UNAVAILABLE as LeverStore::EndCanary.
+  absl::StatusOr<CanaryReport> Promote(uint64_t id, const std::string& actor,
+                                       const std::string& reason);
+  absl::StatusOr<CanaryReport> Abort(uint64_t id, const std::string& actor,
+                                     const std::string& reason);
+  absl::StatusOr<CanaryReport> Heartbeat(uint64_t id);
+  // The canary that runs, else the last one of this life of the node.
+  std::optional<CanaryReport> Last() const;
+
+  void OnLaunch(const LaunchEvent& e) override { next_.OnLaunch(e); }
+  void OnCallQueued(const Arm& arm, Phase phase, double seconds) override {
+    next_.OnCallQueued(arm, phase, seconds);
+  }
+  void OnReject(RejectReason reason) override { next_.OnReject(reason); }
+  void OnDeclined(const Arm& asked, const Arm& ran, std::string_view reason) override {
+    next_.OnDeclined(asked, ran, reason);
+  }
+  void OnQueue(int64_t rows, int64_t bytes) override { next_.OnQueue(rows, bytes); }
+  void OnAudit(const Arm& arm, AuditResult result) override { next_.OnAudit(arm, result); }
+  void OnAuditError(std::string_view shard, const absl::Status& why) override {
+    next_.OnAuditError(shard, why);
+  }
+  void OnBundle(std::string_view path) override { next_.OnBundle(path); }
+  void OnDeviceFault(std::string_view device, const absl::Status& status) override {
+    next_.OnDeviceFault(device, status);
+  }
+  void OnBatch(const BatchEvent& event) override;
+  void OnShadow(const ShadowEvent& event) override;
+  void OnIncident(const Incident& incident) override;
+
+ private:
+  void Loop();
+  // Looks at the guards after something was reported.
+  void Check() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Status Known(uint64_t id) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  CanaryReport Report() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::StatusOr<CanaryReport> EndByHand(uint64_t id, LeverCause cause, const std::string& actor,
+                                         const std::string& reason);
+  // Ends it in the store, then here.
+  absl::Status End(uint64_t id, LeverCause cause, const std::string& actor,
+                   const std::string& reason, std::string evidence)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(change_mu_) ABSL_LOCKS_EXCLUDED(mu_);
+  void TellChange() ABSL_EXCLUSIVE_LOCKS_REQUIRED(change_mu_) ABSL_LOCKS_EXCLUDED(mu_);
+
+  LeverStore& store_;
+  Observer& next_;
+  const Clock& clock_;
+  const std::function<void(const CanaryReport&)> on_change_;
+  absl::Mutex change_mu_ ABSL_ACQUIRED_BEFORE(mu_);  // one start or end at a time
+  mutable absl::Mutex mu_;
+  std::unique_ptr<Canary> canary_ ABSL_GUARDED_BY(mu_);  // the last one; null: never any
+  std::shared_ptr<CanaryValve> valve_ ABSL_GUARDED_BY(mu_);
+  std::vector<LeverChange> control_ ABSL_GUARDED_BY(mu_);
+  uint64_t epoch_ ABSL_GUARDED_BY(mu_) = 0, control_epoch_ ABSL_GUARDED_BY(mu_) = 0;
+  bool stopping_ ABSL_GUARDED_BY(mu_) = false;
+  absl::CondVar act_;              // the thread should look
+  std::atomic<bool> live_{false};  // a canary runs or holds: worth taking the lock
+  std::thread thread_;
+};
+
+}  // namespace fulcrum

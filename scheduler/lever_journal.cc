@@ -1,0 +1,150 @@
+// The journal's file: reading it back, and appending so that a failure leaves it as it was.
+// SPDX-License-Identifier: Apache-2.0
+#include "scheduler/lever_journal.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <string_view>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "scheduler/lever_record.h"
+
+namespace fulcrum {
+namespace {
+
+absl::Status SystemError(const std::string& path, const char* what) {
+  const int error = errno;
+  const std::string text =
+      absl::StrFormat("lever journal %s: %s: %s", path, what, std::strerror(error));
+  if (error == EACCES || error == EPERM || error == EROFS) {
+    return absl::PermissionDeniedError(text);
+  }
+  if (error == ENOENT) return absl::NotFoundError(text);
+  return absl::UnavailableError(text);
+}
+
+// A new file's name is on the disk only once its directory is.
+absl::Status SyncDirectoryOf(const std::string& path) {
+  const size_t slash = path.rfind('/');
+  const std::string directory = slash == std::string::npos ? "." : path.substr(0, slash + 1);
+  const int fd = ::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd < 0) return SystemError(path, "its directory");
+  const bool synced = ::fsync(fd) == 0;
+  absl::Status status = synced ? absl::OkStatus() : SystemError(path, "its directory");
+  ::close(fd);
+  return status;
+}
+
+bool WriteAll(int fd, std::string_view bytes, int64_t offset) {
+  while (!bytes.empty()) {
+    const ssize_t n = ::pwrite(fd, bytes.data(), bytes.size(), offset);
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) return false;
+    bytes.remove_prefix(static_cast<size_t>(n));
+    offset += n;
+  }
+  return true;
+}
+
+absl::StatusOr<std::string> ReadAll(int fd, const std::string& path) {
+  std::string text;
+  char buffer[1 << 16];
+  for (;;) {
+    const ssize_t n = ::pread(fd, buffer, sizeof(buffer), static_cast<off_t>(text.size()));
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return SystemError(path, "read");
+    if (n == 0) return text;
+    text.append(buffer, static_cast<size_t>(n));
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<LeverJournal::Opened> LeverJournal::Open(const std::string& path) {
+  const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0640);
+  if (fd < 0) return SystemError(path, "open");
+  Opened opened;
+  opened.journal.reset(new LeverJournal(path, fd));  // closes it from here on
+  struct stat info {};
+  if (::fstat(fd, &info) != 0) return SystemError(path, "stat");
+  if (!S_ISREG(info.st_mode)) {
+    return absl::FailedPreconditionError(
+        absl::StrFormat("lever journal %s: not a regular file", path));
+  }
+  if (::flock(fd, LOCK_EX | LOCK_NB) != 0) {
+    if (errno != EWOULDBLOCK) return SystemError(path, "lock");
+    return absl::FailedPreconditionError(absl::StrFormat(
+        "lever journal %s: another process holds it; each node needs a journal of its own", path));
+  }
+  if (absl::Status s = SyncDirectoryOf(path); !s.ok()) return s;
+  if (absl::Status s = opened.journal->Load(opened); !s.ok()) return s;
+  return opened;
+}
+
+LeverJournal::~LeverJournal() { ::close(fd_); }
+
+absl::Status LeverJournal::Load(Opened& out) {
+  const absl::StatusOr<std::string> text = ReadAll(fd_, path_);
+  if (!text.ok()) return text.status();
+  absl::MutexLock lock(&mu_);
+  std::string_view rest = *text;
+  uint64_t epoch = 0;
+  for (int64_t line = 1; !rest.empty(); ++line) {
+    const size_t end = rest.find('\n');
+    absl::StatusOr<LeverStep> step = absl::DataLossError("it is not a whole record");
+    if (end != std::string_view::npos) step = DecodeStep(rest.substr(0, end));
+    if (step.ok() && step->front().epoch <= epoch) {
+      step = absl::DataLossError(
+          absl::StrFormat("its epoch is %d after one of epoch %d", step->front().epoch, epoch));
+    }
+    if (!step.ok()) {
+      // Every record but the last was on the disk before the next was begun.
+      const bool last = end == std::string_view::npos || end + 1 == rest.size();
+      if (last && MayBeCutShort(rest.substr(0, end))) break;
+      return absl::DataLossError(absl::StrFormat(
+          "lever journal %s: line %d (byte %d) is damaged: %s. That is not what a crash leaves of "
+          "a "
+          "last record. Restore the file, or move it away to start with the levers of "
+          "the configuration",
+          path_, line, size_, std::string(step.status().message())));
+    }
+    epoch = step->front().epoch;
+    size_ += static_cast<int64_t>(end) + 1;
+    rest.remove_prefix(end + 1);
+    out.steps.push_back(*std::move(step));
+  }
+  out.dropped_bytes = static_cast<int64_t>(rest.size());
+  if (!rest.empty() && (::ftruncate(fd_, size_) != 0 || ::fdatasync(fd_) != 0)) {
+    return SystemError(path_, "drop a record that was cut short");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status LeverJournal::Append(const LeverStep& step) {
+  const std::string line = EncodeStep(step);
+  absl::MutexLock lock(&mu_);
+  if (!broken_.ok()) return broken_;
+  if (!WriteAll(fd_, line, size_)) {
+    const absl::Status status = SystemError(path_, "write");
+    // What a full disk took of the line goes again; if it does not, nothing may follow it.
+    if (::ftruncate(fd_, size_) != 0) broken_ = status;
+    return absl::UnavailableError(status.message());
+  }
+  if (::fdatasync(fd_) != 0) {
+    // The system may have dropped the pages it could not write: a later success would prove
+    // nothing about this line.
+    broken_ = absl::UnavailableError(SystemError(path_, "flush to disk").message());
+    (void)::ftruncate(fd_, size_);
+    return broken_;
+  }
+  size_ += static_cast<int64_t>(line.size());
+  return absl::OkStatus();
+}
+
+}  // namespace fulcrum

@@ -1,0 +1,175 @@
+// fulcrum levers: canaries from the command line, against a scripted node.
+// SPDX-License-Identifier: Apache-2.0
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/client/support/command_node.h"
+
+namespace fulcrum::cli {
+namespace {
+
+using ::testing::HasSubstr;
+
+v1::Canary Running() {
+  v1::Canary canary;
+  canary.set_name("canaries/12");
+  canary.set_state(v1::CANARY_STATE_RUNNING);
+  canary.set_share(0.05);
+  canary.set_unit(v1::CANARY_UNIT_CLIENT);
+  canary.set_epoch(12);
+  canary.set_control_epoch(13);
+  canary.set_evidence("all is well");
+  auto* const control = canary.add_control();
+  control->set_name("m16_tc");
+  control->set_value("off");
+  auto* const candidate = canary.add_candidate();
+  candidate->set_name("m16_tc");
+  candidate->set_value("attn_o");
+  auto* const row = canary.add_comparisons();
+  row->set_family(v1::FAMILY_ATTN_O);
+  row->set_step(v1::STEP_DECODE);
+  row->set_rows_first(5);
+  row->set_rows_last(8);
+  row->set_control_ran("slow_arm");
+  row->set_canary_ran("fast_arm");
+  row->set_control_batches(950);
+  row->set_canary_batches(50);
+  row->set_control_p50(100e-6);
+  row->set_canary_p50(80e-6);
+  return canary;
+}
+
+class CanaryCommandTest : public CommandOnNode {};
+
+TEST_F(CanaryCommandTest, SetSendsTheWholeCanary) {
+  v1::StartCanaryRequest sent;
+  node_.start_canary = [&](const v1::StartCanaryRequest& request, v1::Canary* response) {
+    sent = request;
+    *response = Running();
+    return grpc::Status::OK;
+  };
+  const AppRun run = Run({"levers",
+                          "set",
+                          "m16_tc=attn_qkv,attn_o",
+                          "--canary",
+                          "5%",
+                          "--by",
+                          "shard",
+                          "--guard",
+                          "p99=1.02",
+                          "--guard",
+                          "p50=off",
+                          "--guard",
+                          "min_samples=50",
+                          "--guard",
+                          "heartbeat=30s",
+                          "--guard",
+                          "declines=3",
+                          "--promote-after",
+                          "10m",
+                          "--reason",
+                          "one pass"});
+  ASSERT_EQ(run.exit, 0) << run.err;
+  EXPECT_EQ(sent.assignments(0).value(), "attn_qkv,attn_o");
+  EXPECT_EQ(sent.share(), 0.05);
+  EXPECT_EQ(sent.unit(), v1::CANARY_UNIT_SHARD);
+  EXPECT_EQ(sent.duration_seconds(), 600);
+  EXPECT_EQ(sent.on_success(), v1::CANARY_SUCCESS_PROMOTE);
+  EXPECT_EQ(sent.guards().kernel_p99(), 1.02);
+  EXPECT_EQ(sent.guards().kernel_p50(), -1);
+  EXPECT_EQ(sent.guards().min_samples(), 50);
+  EXPECT_EQ(sent.guards().heartbeat_seconds(), 30);
+  EXPECT_EQ(sent.guards().max_declines(), 3);
+  EXPECT_EQ(sent.reason(), "one pass");
+  EXPECT_THAT(run.out, HasSubstr("canaries/12 running, 5% by client"));
+  EXPECT_THAT(run.out, HasSubstr("m16_tc: off against attn_o"));
+  EXPECT_THAT(run.out, HasSubstr("0.800"));  // the ratio
+
+  ASSERT_EQ(Run({"levers", "set", "m16_tc=off", "--canary", "0.25", "--hold-after", "1h"}).exit, 0);
+  EXPECT_EQ(sent.share(), 0.25);
+  EXPECT_EQ(sent.unit(), v1::CANARY_UNIT_CLIENT);
+  EXPECT_EQ(sent.on_success(), v1::CANARY_SUCCESS_HOLD);
+  EXPECT_EQ(sent.duration_seconds(), 3600);
+}
+
+TEST_F(CanaryCommandTest, WrongOptionsAreToldBeforeTheNodeIsAsked) {
+  const auto error = [this](std::vector<std::string> more) {
+    std::vector<std::string> arguments = {"levers", "set", "m16_tc=off"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    const AppRun run = Run(arguments);
+    EXPECT_EQ(run.exit, 2);
+    return run.err;
+  };
+  EXPECT_THAT(error({"--canary", "many"}), HasSubstr("--canary: got \"many\""));
+  EXPECT_THAT(error({"--guard", "p99=1.1"}), HasSubstr("need --canary"));
+  EXPECT_THAT(error({"--canary", "5%", "--guard", "p42=1"}), HasSubstr("p99=RATIO"));
+  EXPECT_THAT(error({"--canary", "5%", "--guard", "p99=fast"}), HasSubstr("--guard: got"));
+  EXPECT_THAT(error({"--canary", "5%", "--promote-after", "soon"}), HasSubstr("10m"));
+  EXPECT_THAT(error({"--canary", "5%", "--promote-after", "1m", "--hold-after", "1m"}),
+              HasSubstr("exclude"));
+  EXPECT_THAT(error({"--canary", "5%", "--by", "moon"}), HasSubstr("moon"));
+}
+
+TEST_F(CanaryCommandTest, WatchShowsARunningCanaryUntilItIsOverAndSendsHeartbeats) {
+  *node_.levers.mutable_canary() = Running();
+  int beats = 0;
+  node_.heartbeat_canary = [&](const v1::HeartbeatCanaryRequest& request, v1::Canary* response) {
+    EXPECT_EQ(request.name(), "canaries/12");
+    *response = Running();
+    if (++beats == 3) response->set_state(v1::CANARY_STATE_PROMOTED);
+    return grpc::Status::OK;
+  };
+  const AppRun watch = Run({"levers", "watch", "--every", "0.001", "--heartbeat"});
+  ASSERT_EQ(watch.exit, 0) << watch.err;
+  EXPECT_EQ(beats, 3);
+  EXPECT_THAT(watch.out, HasSubstr("attn_o"));
+  EXPECT_THAT(watch.out, HasSubstr("5-8"));
+  EXPECT_THAT(watch.out, HasSubstr("canaries/12 promoted"));
+  EXPECT_EQ(Run({"levers", "watch", "--count", "2", "--every", "0.001"}).exit, 0);
+
+  node_.levers.mutable_canary()->set_state(v1::CANARY_STATE_REVERTED);
+  EXPECT_EQ(Run({"levers", "watch", "--heartbeat"}).exit, 2);
+  const AppRun list = Run({"levers", "list"});
+  EXPECT_THAT(list.out, HasSubstr("canaries/12 reverted: all is well"));
+}
+
+TEST_F(CanaryCommandTest, PromoteTakesTheRunningCanary) {
+  *node_.levers.mutable_canary() = Running();
+  v1::PromoteCanaryRequest sent;
+  node_.promote_canary = [&](const v1::PromoteCanaryRequest& request, v1::Canary* response) {
+    sent = request;
+    *response = Running();
+    return grpc::Status::OK;
+  };
+  const AppRun run = Run({"levers", "promote", "--reason", "good", "--json"});
+  ASSERT_EQ(run.exit, 0) << run.err;
+  EXPECT_EQ(sent.name(), "canaries/12");
+  EXPECT_EQ(sent.reason(), "good");
+  EXPECT_EQ(run.Json()["state"], "running");
+  EXPECT_EQ(run.Json()["comparisons"][0]["control"]["batches"], 950);
+  node_.levers.clear_canary();
+  EXPECT_EQ(Run({"levers", "promote"}).exit, 2);
+  EXPECT_EQ(Run({"levers", "abort", "canaries/12"}).exit, 1);  // the script knows no abort
+}
+
+TEST_F(CanaryCommandTest, HistorySaysWhoWhyAndOnWhatEvidence) {
+  v1::LeverEvent* const event = node_.lever_history.add_events();
+  event->set_epoch(14);
+  event->set_lever("m16_tc");
+  event->set_from("attn_o:one_pass");
+  event->set_to("off");
+  event->set_actor("node");
+  event->set_reason("try");
+  event->set_cause("revert");
+  event->set_canary("canaries/12");
+  event->set_evidence("kernel p50 too slow");
+  const AppRun run = Run({"levers", "history"});
+  ASSERT_EQ(run.exit, 0) << run.err;
+  EXPECT_THAT(run.out, HasSubstr("epoch 14  m16_tc: attn_o:one_pass -> off  (revert, canaries/12"));
+  EXPECT_THAT(run.out, HasSubstr("node: try)  kernel p50 too slow"));
+  const AppRun json = Run({"levers", "history", "--json", "--limit", "5"});
+  EXPECT_EQ(json.Json()["events"][0]["evidence"], "kernel p50 too slow");
+}
+
+}  // namespace
+}  // namespace fulcrum::cli

@@ -1,0 +1,186 @@
+// The journal's file: what was acknowledged is there after any end of the process, a cut last
+// record is dropped, any other damage is told with its place.
+// SPDX-License-Identifier: Apache-2.0
+#include "scheduler/lever_journal.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <fstream>
+#include <random>
+#include <sstream>
+#include <string>
+
+#include "scheduler/lever_record.h"
+#include "tests/support/weight_files.h"
+
+namespace fulcrum {
+namespace {
+
+using ::testing::HasSubstr;
+
+LeverStep Step(uint64_t epoch, std::string to = "attn_o:one_pass") {
+  LeverEvent event{.epoch = epoch,
+                   .time = absl::FromUnixMicros(1700000000123456),
+                   .lever = "m16_tc",
+                   .from = "off",
+                   .to = std::move(to),
+                   .source = LeverSource::kRpc,
+                   .actor = "someone",
+                   .reason = "a \"reason\"\nin two lines",
+                   .cause = LeverCause::kPromote,
+                   .canary = 7,
+                   .evidence = "12 against 300 batches"};
+  LeverEvent other = event;
+  other.lever = "max_batch_rows";
+  other.to = "8";
+  return {event, other};
+}
+
+std::string Contents(const std::string& path) {
+  std::ostringstream text;
+  text << std::ifstream(path, std::ios::binary).rdbuf();
+  return text.str();
+}
+void Write(const std::string& path, const std::string& text) {
+  std::ofstream(path, std::ios::binary | std::ios::trunc) << text;
+}
+
+class LeverJournalTest : public ::testing::Test {
+ protected:
+  LeverJournal::Opened Open() {
+    auto opened = LeverJournal::Open(path_);
+    EXPECT_TRUE(opened.ok()) << opened.status();
+    return opened.ok() ? *std::move(opened) : LeverJournal::Opened{};
+  }
+  const test::TempDir dir_;
+  const std::string path_ = dir_.At("levers.journal");
+};
+
+TEST_F(LeverJournalTest, KeepsEveryFieldOfEveryStep) {
+  {
+    const auto opened = Open();
+    EXPECT_TRUE(opened.steps.empty());
+    for (uint64_t epoch : {2, 3, 9}) ASSERT_TRUE(opened.journal->Append(Step(epoch)).ok());
+  }
+  const auto again = Open();
+  EXPECT_EQ(again.dropped_bytes, 0);
+  ASSERT_EQ(again.steps.size(), 3u);
+  EXPECT_EQ(again.steps[0], Step(2));
+  EXPECT_EQ(again.steps[2], Step(9));
+}
+
+TEST_F(LeverJournalTest, ALineIsForPeopleToo) {
+  const std::string line = EncodeStep(Step(2));
+  EXPECT_EQ(line.find('\n'), line.size() - 1);
+  EXPECT_THAT(line, HasSubstr("\"actor\":\"someone\""));
+  LeverStep rude = Step(2);
+  rude[0].reason = rude[1].reason = "\xff\xfe";
+  const std::string clean = EncodeStep(rude);
+  EXPECT_TRUE(DecodeStep(clean.substr(0, clean.size() - 1)).ok());
+}
+
+TEST_F(LeverJournalTest, ARecordCutShortAnywhereIsDroppedAndNothingElse) {
+  const std::string first = EncodeStep(Step(2)), second = EncodeStep(Step(3));
+  for (size_t kept = 0; kept < second.size(); ++kept) {
+    Write(path_, first + second.substr(0, kept));
+    {
+      const auto opened = Open();
+      ASSERT_EQ(opened.steps.size(), 1u) << kept;
+      EXPECT_EQ(opened.dropped_bytes, static_cast<int64_t>(kept));
+      ASSERT_TRUE(opened.journal->Append(Step(4)).ok());
+    }
+    EXPECT_EQ(Contents(path_), first + EncodeStep(Step(4)));
+  }
+  // As after a crash of the machine: the length is there, the bytes are not.
+  Write(path_, first + std::string(second.size() - 1, '\0') + "\n");
+  EXPECT_EQ(Open().steps.size(), 1u);
+}
+
+TEST_F(LeverJournalTest, DamageWithRecordsBehindItIsToldWithItsPlace) {
+  const std::string first = EncodeStep(Step(2)), second = EncodeStep(Step(3));
+  const std::string third = EncodeStep(Step(4));
+  for (size_t at = 0; at < second.size(); ++at) {
+    std::string damaged = second;
+    damaged[at] = static_cast<char>(damaged[at] ^ 0x20);
+    Write(path_, first + damaged + third);
+    const auto opened = LeverJournal::Open(path_);
+    // Hex digits in upper case say the same.
+    if (opened.ok() && at < 8) continue;
+    ASSERT_EQ(opened.status().code(), absl::StatusCode::kDataLoss) << at;
+    EXPECT_THAT(std::string(opened.status().message()), HasSubstr(path_ + ": line 2 (byte"));
+    EXPECT_EQ(Contents(path_), first + damaged + third) << "it was changed";
+  }
+  Write(path_, third + first + second);  // epochs that fall
+  EXPECT_EQ(LeverJournal::Open(path_).status().code(), absl::StatusCode::kDataLoss);
+}
+
+TEST_F(LeverJournalTest, OneProcessHoldsItAndOddPathsAreRefused) {
+  const auto held = Open();
+  const auto second = LeverJournal::Open(path_);
+  EXPECT_EQ(second.status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(second.status().message()), HasSubstr("another process holds it"));
+  EXPECT_EQ(LeverJournal::Open(dir_.At("none/levers")).status().code(),
+            absl::StatusCode::kNotFound);
+  EXPECT_FALSE(LeverJournal::Open("/dev/null").ok());
+}
+
+TEST_F(LeverJournalTest, AFullDiskRefusesTheStepAndLeavesTheFileWhole) {
+  const auto opened = Open();
+  ASSERT_TRUE(opened.journal->Append(Step(2)).ok());
+  const std::string before = Contents(path_);
+  rlimit old{};
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &old), 0);
+  const auto handler = std::signal(SIGXFSZ, SIG_IGN);
+  const rlimit tight{before.size() + 10, old.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &tight), 0);
+  const absl::Status refused = opened.journal->Append(Step(3));
+  setrlimit(RLIMIT_FSIZE, &old);
+  std::signal(SIGXFSZ, handler);
+  EXPECT_TRUE(absl::IsUnavailable(refused)) << refused;
+  EXPECT_EQ(Contents(path_), before);
+  EXPECT_TRUE(opened.journal->Append(Step(3)).ok());
+}
+
+TEST_F(LeverJournalTest, WhatWasAcknowledgedSurvivesKillsAtRandomMoments) {
+  std::mt19937 random(5);
+  uint64_t last = 1;  // acknowledged so far
+  for (int round = 0; round < 30; ++round) {
+    int ends[2];
+    ASSERT_EQ(::pipe(ends), 0);
+    const pid_t child = ::fork();
+    ASSERT_GE(child, 0);
+    if (child == 0) {
+      auto opened = LeverJournal::Open(path_);
+      if (!opened.ok()) ::_exit(1);
+      for (uint64_t epoch = last + 2;; ++epoch) {
+        if (!opened->journal->Append(Step(epoch, std::string(epoch % 700, 'x'))).ok()) ::_exit(1);
+        if (::write(ends[1], &epoch, sizeof(epoch)) != sizeof(epoch)) ::_exit(1);
+      }
+    }
+    ::close(ends[1]);
+    // It dies in the middle of some record after this many.
+    for (unsigned left = 1 + random() % 40; left > 0; --left) {
+      ASSERT_EQ(::read(ends[0], &last, sizeof(last)), static_cast<ssize_t>(sizeof(last)));
+    }
+    ::kill(child, SIGKILL);
+    int status = 0;
+    ::waitpid(child, &status, 0);
+    ASSERT_TRUE(WIFSIGNALED(status)) << status;
+    for (uint64_t epoch; ::read(ends[0], &epoch, sizeof(epoch)) == sizeof(epoch);) last = epoch;
+    ::close(ends[0]);
+    const auto opened = Open();
+    ASSERT_FALSE(opened.steps.empty());
+    // At most the one record that was in hand is there beyond the acknowledged.
+    EXPECT_GE(opened.steps.back().front().epoch, last);
+    EXPECT_LE(opened.steps.back().front().epoch, last + 1);
+    last = opened.steps.back().front().epoch;
+  }
+}
+
+}  // namespace
+}  // namespace fulcrum
