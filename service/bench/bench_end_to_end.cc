@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <string>
@@ -147,7 +146,7 @@ InProcess RunInProcess(Server& node, const Options& options, int callers) {
             std::make_shared<InProcessCall>(batches, *shard, std::move(done));
         if (const absl::Status s = node.scheduler().Submit(call); !s.ok()) {
           std::fprintf(stderr, "bench_end_to_end: %s\n", s.ToString().c_str());
-          std::exit(1);
+          call->Complete({.status = s});
         }
       });
   const double wall = absl::ToDoubleSeconds(absl::Now() - begin);  // warm-up too, as the counts
