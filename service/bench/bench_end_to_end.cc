@@ -11,12 +11,15 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <thread>
+#include <utility>
 #include <vector>
 
-#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "kernels/weights/synthetic.h"
 #include "scheduler/call.h"
 #include "scheduler/scheduler.h"
@@ -91,42 +94,79 @@ absl::StatusOr<std::unique_ptr<Server>> StartNode(const Options& options) {
   return server;
 }
 
-// What the batches of a run were, added up call by call: every call has one row.
-struct Batches {
-  std::atomic<int64_t> calls{0}, batch_rows{0};
-  std::atomic<int64_t> kernel_ns{0};  // each call's share of its launch
-};
-
-// A caller that has no wire: activations that are always the same, outputs that nobody keeps.
-class InProcessCall : public Call {
+// A caller that has no wire. Outputs are nobody's; a thread that serves several callers looks when
+// they have ended, as an engine's loop would, so that no slot's thread does a caller's work.
+class InProcessCaller {
  public:
-  InProcessCall(Batches& batches, std::shared_ptr<const Shard> shard, CallDone done)
-      : batches_(batches), done_(std::move(done)) {
-    rows = 1;
-    client = "bench";
-    payload_bytes = (shard->k() + shard->n()) * 2;
-    arrived = absl::Now();
-    shards.push_back(std::move(shard));
-  }
-  void Gather(uint16_t* out) override {
-    for (int64_t i = 0; i < shards[0]->k(); ++i) {
-      out[i] = static_cast<uint16_t>(0x3c00 + i * 37 % 512);
+  InProcessCaller(Scheduler& scheduler, std::shared_ptr<const Shard> shard, OnIdle on_idle)
+      : scheduler_(scheduler),
+        shard_(std::move(shard)),
+        on_idle_(on_idle),
+        row_(static_cast<size_t>(shard_->k()), uint16_t{0x3c00}) {}
+
+  struct Sums {
+    int64_t calls = 0, batch_rows = 0;
+    double kernel_seconds = 0;  // each call's share of its launch
+    std::vector<float> latency_us;
+    bool failed = false;
+  };
+
+  void Start() {
+    running_.store(true, std::memory_order_relaxed);
+    begin_ = absl::Now();
+    std::shared_ptr<Call> call = std::make_shared<OneRow>(*this);
+    if (const absl::Status s = scheduler_.Submit(call, on_idle_); !s.ok()) {
+      call->Complete({.status = s});
     }
   }
-  void Complete(const CallResult& result) override {
-    if (result.status.ok()) {
-      const Provenance& of = result.provenance;
-      const double kernel = of.stages[static_cast<size_t>(Stage::kKernel)];
-      ++batches_.calls;
-      batches_.batch_rows += of.batch_rows;
-      batches_.kernel_ns += static_cast<int64_t>(kernel * 1e9 / std::max(of.batch_rows, 1));
+  bool running() const { return running_.load(std::memory_order_acquire); }
+  // Of the call that has ended.
+  void AddTo(Sums& sums) const {
+    if (!ok_) {
+      sums.failed = true;
+      return;
     }
-    done_({.ok = result.status.ok()});
+    ++sums.calls;
+    sums.batch_rows += batch_rows_;
+    sums.kernel_seconds += kernel_seconds_ / batch_rows_;
+    sums.latency_us.push_back(static_cast<float>(absl::ToDoubleMicroseconds(end_ - begin_)));
   }
 
  private:
-  Batches& batches_;
-  const CallDone done_;
+  class OneRow : public Call {
+   public:
+    explicit OneRow(InProcessCaller& caller) : caller_(caller) {
+      rows = 1;
+      client = "bench";
+      payload_bytes = (caller.shard_->k() + caller.shard_->n()) * 2;
+      arrived = caller.begin_;
+      shards.push_back(caller.shard_);
+    }
+    void Gather(uint16_t* out) override {
+      std::memcpy(out, caller_.row_.data(), caller_.row_.size() * 2);
+    }
+    void Complete(const CallResult& result) override {
+      const Provenance& of = result.provenance;
+      caller_.ok_ = result.status.ok();
+      caller_.batch_rows_ = std::max(of.batch_rows, 1);
+      caller_.kernel_seconds_ = of.stages[static_cast<size_t>(Stage::kKernel)];
+      caller_.end_ = absl::Now();
+      caller_.running_.store(false, std::memory_order_release);
+    }
+
+   private:
+    InProcessCaller& caller_;
+  };
+
+  Scheduler& scheduler_;
+  const std::shared_ptr<const Shard> shard_;
+  const OnIdle on_idle_;
+  const std::vector<uint16_t> row_;
+  absl::Time begin_, end_;
+  bool ok_ = false;
+  int batch_rows_ = 1;
+  double kernel_seconds_ = 0;
+  std::atomic<bool> running_{false};
 };
 
 struct InProcess {
@@ -134,28 +174,63 @@ struct InProcess {
   bool ok = false;
 };
 
+constexpr int kCallersAThread = 8;
+
 InProcess RunInProcess(Server& node, const Options& options, int callers) {
   InProcess out;
   auto shard = node.shards().Find(kShard);
   if (!shard.ok()) return out;
-  Batches batches;
-  const auto begin = absl::Now();
-  const LoopResult result =
-      RunClosedLoop({.in_flight = callers, .seconds = options.seconds}, [&](int, CallDone done) {
-        std::shared_ptr<Call> call =
-            std::make_shared<InProcessCall>(batches, *shard, std::move(done));
-        if (const absl::Status s = node.scheduler().Submit(call); !s.ok()) {
-          std::fprintf(stderr, "bench_end_to_end: %s\n", s.ToString().c_str());
-          call->Complete({.status = s});
+  const int threads = (callers + kCallersAThread - 1) / kCallersAThread;
+  std::atomic<bool> recording{false}, stop{false};
+  std::vector<InProcessCaller::Sums> sums(static_cast<size_t>(threads));
+  std::vector<std::thread> clients;
+  for (int t = 0; t < threads; ++t) {
+    clients.emplace_back([&, t] {
+      std::vector<std::unique_ptr<InProcessCaller>> own;
+      for (int i = t; i < callers; i += threads) {
+        // A lone caller waits for its call, and may run it itself.
+        own.push_back(std::make_unique<InProcessCaller>(
+            node.scheduler(), *shard, callers == 1 ? OnIdle::kRunHere : OnIdle::kHandOver));
+        own.back()->Start();
+      }
+      for (size_t live = own.size(); live > 0;) {
+        for (auto& caller : own) {
+          if (caller == nullptr || caller->running()) continue;
+          if (recording) caller->AddTo(sums[static_cast<size_t>(t)]);
+          if (stop) {
+            caller = nullptr;
+            --live;
+          } else {
+            caller->Start();
+          }
         }
-      });
-  const double wall = absl::ToDoubleSeconds(absl::Now() - begin);  // warm-up too, as the counts
-  out.ok = result.errors == 0 && !result.latency_us.empty();
-  out.calls_per_second = result.CallsPerSecond();
-  out.p50_us = result.Percentile(0.5);
-  out.mean_batch_rows = static_cast<double>(batches.batch_rows) /
-                        static_cast<double>(std::max<int64_t>(batches.calls, 1));
-  out.busy = static_cast<double>(batches.kernel_ns) * 1e-9 / wall;
+      }
+    });
+  }
+  absl::SleepFor(absl::Milliseconds(500));
+  recording = true;
+  const absl::Time begin = absl::Now();
+  absl::SleepFor(absl::Seconds(options.seconds));
+  recording = false;
+  const double wall = absl::ToDoubleSeconds(absl::Now() - begin);
+  stop = true;
+  for (std::thread& client : clients) client.join();
+
+  InProcessCaller::Sums all;
+  for (const InProcessCaller::Sums& of : sums) {
+    all.calls += of.calls;
+    all.batch_rows += of.batch_rows;
+    all.kernel_seconds += of.kernel_seconds;
+    all.failed = all.failed || of.failed;
+    all.latency_us.insert(all.latency_us.end(), of.latency_us.begin(), of.latency_us.end());
+  }
+  if (all.failed || all.calls == 0) return out;
+  std::sort(all.latency_us.begin(), all.latency_us.end());
+  out.ok = true;
+  out.calls_per_second = static_cast<double>(all.calls) / wall;
+  out.p50_us = all.latency_us[all.latency_us.size() / 2];
+  out.mean_batch_rows = static_cast<double>(all.batch_rows) / static_cast<double>(all.calls);
+  out.busy = all.kernel_seconds / wall;
   return out;
 }
 
