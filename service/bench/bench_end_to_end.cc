@@ -1,8 +1,9 @@
 // What a node makes of calls of one row on one fp8 shard, by default a gate/up projection: how much
 // more 32 callers get than one, how large their batches are and how busy the device is, in process
 // and over gRPC on loopback, there beside a bare echo with the same messages in the same run.
-// Usage: bench_end_to_end [--backend=auto] [--shape=17408x5120] [--seconds=2] [--exact]
+// Usage: bench_end_to_end [--backend=auto] [--shape=17408x5120] [--seconds=2] [--slots=0] [--exact]
 // The family's lever is open (one_pass), as an operator would have it; --exact leaves it closed.
+// --slots: launch slots, 0 for the backend's preference.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <atomic>
@@ -41,11 +42,13 @@ struct Options {
   std::string backend = "auto";
   int64_t n = 17408, k = 5120;
   double seconds = 2;
+  int slots = 0;
   bool exact = false;
   std::string serve;  // what a child serves
 
   std::string ForChild() const {
-    return absl::StrCat("--backend=", backend, " --shape=", n, "x", k, exact ? " --exact" : "");
+    return absl::StrCat("--backend=", backend, " --shape=", n, "x", k, " --slots=", slots,
+                        exact ? " --exact" : "");
   }
 };
 
@@ -62,6 +65,8 @@ bool Parse(int argc, char** argv, Options* options) {
            absl::SimpleAtoi(shape[1], &options->k) && options->n > 0 && options->k > 0;
     } else if (part[0] == "--seconds") {
       ok = absl::SimpleAtod(value, &options->seconds) && options->seconds > 0;
+    } else if (part[0] == "--slots") {
+      ok = absl::SimpleAtoi(value, &options->slots) && options->slots >= 0;
     } else if (part[0] == "--exact") {
       options->exact = true;
     } else if (part[0] == "--serve") {
@@ -80,6 +85,7 @@ absl::StatusOr<std::unique_ptr<Server>> StartNode(const Options& options) {
   config.metrics_listen = "off";
   config.backend = options.backend;
   config.log_level = "warn";
+  config.limits.slots_per_device = options.slots;
   if (!options.exact) config.levers["m16_tc"] = "ffn_gate_up";
   auto server = Server::Start(config, {});
   if (!server.ok()) return server.status();
@@ -302,8 +308,9 @@ int ServeAs(const Options& options) {
 int main(int argc, char** argv) {
   Options options;
   if (!Parse(argc, argv, &options)) {
-    std::fprintf(
-        stderr, "usage: bench_end_to_end [--backend=auto] [--shape=NxK] [--seconds=S] [--exact]\n");
+    std::fprintf(stderr,
+                 "usage: bench_end_to_end [--backend=auto] [--shape=NxK] [--seconds=S] [--slots=S] "
+                 "[--exact]\n");
     return 2;
   }
   SettleProcess();
