@@ -8,9 +8,9 @@
 // L = ((v0 + v1) + v2) + v3 of either lane, then the butterfly's first step, L[w] + L[w + 16]. The
 // sixteen results meet in shared memory, where the other four steps are taken.
 //
-// A chunk's integer sum is one m16n8k32 step that starts from kRounderBits, so that its bits are a
-// float already (q8_chunk.cuh): an element's term costs a subtraction, two multiplications and an
-// addition.
+// A chunk's integer sum is one m16n8k32 step that starts from a rounder's bits, so that its bits
+// are a float already (q8_chunk.cuh): an element's term costs a subtraction, two multiplications
+// and an addition.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -36,8 +36,8 @@ inline constexpr int kQ2ImmaThreads = Q2ImmaThreads(false);
 inline constexpr int kQ2ImmaThreads = Q2ImmaThreads(true);
 #endif
 
-// Keeps a number in its register: the compiler must not make it anew where it is used. Of two column
-// tiles only x's places: there are no more registers.
+// Keeps a number in its register: the compiler must not make it anew where it is used. Of two
+// column tiles only x's places: there are no more registers.
 __device__ __forceinline__ void Keep(uint32_t& v) { asm volatile("" : "+r"(v)); }
 
 // kSpread 2: row r of x is column 2 r of the only column tile, and the odd columns are nobody's: up
@@ -48,6 +48,10 @@ struct Q2ImmaProduct {
   static constexpr int kSumFloats = kQ2SumBytes / 4;
   static constexpr int kStepTiles = Q2StepTiles(kColumnTiles, kXShared);
   static constexpr int kWarpFloats = kStepTiles * kColumnTiles * kSumFloats;
+  // Rows g + 8 at four times the codes (Spread): offsets of their own, for two column tiles no
+  // gain.
+  static constexpr bool kFine = kColumnTiles == 1;
+  static constexpr int kUpperStart = kFine ? kFineRounderBits : kRounderBits;
   static constexpr int kXChunkBytes = kColumnTiles * kQ8FragmentBytes;
   template <int kTiles>
   using Sums = float[kTiles][kColumnTiles][kElements];
@@ -124,14 +128,20 @@ struct Q2ImmaProduct {
     float2 d2[kTiles];
 #pragma unroll
     for (int i = 0; i < kTiles; ++i) {
-      Spread(words[i], codes[i]);
+      if constexpr (kFine) {
+        Spread(words[i], codes[i]);
+      } else {
+        SpreadAlike(words[i], codes[i]);
+      }
       d2[i] = __half22float2(*reinterpret_cast<const __half2*>(&scales[i]));
     }
 #pragma unroll
     for (int c = 0; c < kColumnTiles; ++c) {
       const uint2 q = x.Words(c * kQ8FragmentBytes);
       const uint4 constants = x.Constants(c * kQ8FragmentBytes);
-      const float offset[2] = {__uint_as_float(constants.x), __uint_as_float(constants.y)};
+      const float even = __uint_as_float(constants.x), odd = __uint_as_float(constants.y);
+      const float offset[4] = {even, odd, kFine ? FineOffset(even) : even,
+                               kFine ? FineOffset(odd) : odd};
       const float d8[2] = {__uint_as_float(constants.z), __uint_as_float(constants.w)};
 #pragma unroll
       for (int i = 0; i < kTiles; ++i) {
@@ -140,7 +150,7 @@ struct Q2ImmaProduct {
 #pragma unroll
         for (int e = 0; e < kElements; ++e) {
           const int element = e * kSpread;
-          const float s = __fsub_rn(__int_as_float(integers[element]), offset[element % 2]);
+          const float s = __fsub_rn(__int_as_float(integers[element]), offset[element]);
           const float d = __fmul_rn(element < 2 ? d2[i].x : d2[i].y, d8[element % 2]);
           // Adding the first to +0 differs from not adding it in the sign of a zero, which the sums
           // below, from +0 too, do not keep.
@@ -165,7 +175,7 @@ struct Q2ImmaProduct {
     // x in device memory there are no registers for that.
     const int m = kXShared ? p.m : 0;
     const int starts[4] = {kRounderBits + (m >> 27), kRounderBits + (m >> 28),
-                           kRounderBits + (m >> 29), kRounderBits + (m >> 30)};
+                           kUpperStart + (m >> 29), kUpperStart + (m >> 30)};
     ForEach<kTiles>([&](int i, int c, int e) { pair[i][c][e] = 0; });
 #pragma unroll 1
     for (int of_pair = 0; of_pair < 2; ++of_pair) {

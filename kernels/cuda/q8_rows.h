@@ -35,6 +35,10 @@ __host__ __device__ constexpr int64_t Q8FragmentTileBytes(int chunks) {
 // in the low bits.
 inline constexpr float kRounder = 12582912.0f;
 inline constexpr int kRounderBits = 0x4b400000;
+// 1.5 * 2^21, whose last place is a quarter: four times an integer, added to its bits, adds the
+// integer to the float.
+inline constexpr float kFineRounder = 3145728.0f;
+inline constexpr int kFineRounderBits = 0x4a400000;
 // For the BF16 magnitudes from kLeastRefinable on, one step of refinement from the rounded inverse
 // of 127 gives the rounded quotient of each (q8_rows_test.cc tries them all).
 inline constexpr float kInverse127 = 0x1.020408p-7f, kLeastRefinable = 0x1p-100f;

@@ -164,7 +164,7 @@ float KernelsResult(const std::vector<uint8_t>& tile, const Q2Layout& layout, in
                     std::span<const int8_t> q, std::span<const float> d8) {
   const int g = row % kQ2Pairs, half = row / kQ2Pairs;
   const auto term = [&](int codes_at, int scales_at, int chunk, bool first, float v) {
-    int sum = kRounderBits, sum_q = 0;
+    int sum = kRounderBits, fine = kFineRounderBits, sum_q = 0;
     for (int t = 0; t < 4; ++t) {
       const uint32_t word = WordAt(tile, codes_at + 4 * t);
       for (int part = 0; part < 2; ++part) {
@@ -172,11 +172,14 @@ float KernelsResult(const std::vector<uint8_t>& tile, const Q2Layout& layout, in
         for (int b = 0; b < 4; ++b) {
           const int value = q[static_cast<size_t>(chunk * kQ2ChunkK + 8 * t + 4 * part + b)];
           sum += static_cast<int>(codes >> (8 * b) & 0xff) * value;
+          fine += 4 * static_cast<int>(codes >> (8 * b) & 0xff) * value;
           sum_q += value;
         }
       }
     }
-    const float s = std::bit_cast<float>(sum) - std::bit_cast<float>(kRounderBits + sum_q);
+    const float offset = std::bit_cast<float>(kRounderBits + sum_q);
+    const float s = std::bit_cast<float>(sum) - offset;
+    EXPECT_EQ(std::bit_cast<float>(fine) - (offset - (kRounder - kFineRounder)), s);
     const uint32_t scales = WordAt(tile, scales_at);
     const float d =
         F16ToF32(static_cast<uint16_t>(scales >> (16 * half))) * d8[static_cast<size_t>(chunk)];
