@@ -36,10 +36,6 @@ inline constexpr int kQ2ImmaThreads = Q2ImmaThreads(false);
 inline constexpr int kQ2ImmaThreads = Q2ImmaThreads(true);
 #endif
 
-// Keeps a number in its register: the compiler must not make it anew where it is used. Of two
-// column tiles only x's places: there are no more registers.
-__device__ __forceinline__ void Keep(uint32_t& v) { asm volatile("" : "+r"(v)); }
-
 // kSpread 2: row r of x is column 2 r of the only column tile, and the odd columns are nobody's: up
 // to four rows need half of the float work, since a thread has an even and an odd column.
 template <int kColumnTiles, int kSpread, bool kXShared>
@@ -86,7 +82,7 @@ struct Q2ImmaProduct {
         full(SharedAddress(memory) + p.plan.barriers_at),
         empty(full + p.plan.stages * 8),
         x_full(empty + p.plan.stages * 8) {
-    if constexpr (kXShared && kColumnTiles == 1) {
+    if constexpr (kXShared && kColumnTiles == 1) {  // for two there are no registers
       Keep(first_codes);
       Keep(first_scales);
     }

@@ -54,7 +54,7 @@ struct Q2StreamRows {
 template <int kColumns>
 __device__ __forceinline__ void AddSharedChunk(uint32_t codes_at, int code_pitch,
                                                uint32_t scales_at, int scale_pitch, uint32_t x,
-                                               int chunks, int chunk,
+                                               uint32_t constants_at, int chunks,
                                                float (&v)[2 * kQ2StreamPairs][kColumns]) {
   uint32_t codes[kQ2StreamPairs][4][4];  // [pair][word][register of q2_layout.h]
   float scales[2 * kQ2StreamPairs];
@@ -71,10 +71,9 @@ __device__ __forceinline__ void AddSharedChunk(uint32_t codes_at, int code_pitch
   }
 #pragma unroll
   for (int c = 0; c < kColumns; ++c) {
-    const uint32_t row_x = x + c * chunks * kQ8LaneChunkBytes;
-    const uint4 first = SharedLoad(row_x + chunk * 16);
-    const uint4 second = SharedLoad(row_x + (chunks + chunk) * 16);
-    const uint2 constants = SharedLoad64(row_x + chunks * 32 + chunk * 8);
+    const int row_at = c * chunks * kQ8LaneChunkBytes;
+    const uint4 first = SharedLoad(x + row_at), second = SharedLoad(x + (row_at + chunks * 16));
+    const uint2 constants = SharedLoad64(constants_at + row_at);
     const float offset = __uint_as_float(constants.x), d8 = __uint_as_float(constants.y);
     const float offsets[2] = {offset, FineOffset(offset)};
     const uint32_t q[8] = {first.x,  first.y,  first.z,  first.w,
@@ -168,33 +167,56 @@ __global__ void __launch_bounds__(kQ2StreamThreads, 1)
   QuantiseToShared(p, warp, lane, shared + p.x_at);
   __syncthreads();
   const int first_pair = warp % kQ2TileWarps * kQ2StreamPairs;
-  const int chunks = p.product.layout.chunks, shift = p.product.layout.scale_shift;
+  const int chunks = p.product.layout.chunks;
   const Q2ImmaWalk& walk = p.walk;
+  // Where the lane's first chunk is in a tile, from there to the last slab, and in x.
+  uint32_t first_codes = first_pair * walk.code_pitch + lane * kQ2ChunkBytes;
+  uint32_t first_scales =
+      walk.scales_at + first_pair * walk.scale_pitch + (lane >> p.product.layout.scale_shift) * 4;
+  uint32_t last_codes = walk.last_codes + first_pair * walk.last_code_pitch;
+  uint32_t last_scales = walk.last_scales + first_pair * walk.last_scale_pitch;
+  uint32_t first_x = ring + p.x_at + lane * 16;
+  uint32_t first_constants = ring + p.x_at + chunks * 32 + lane * 8;
+  Keep(first_codes);
+  Keep(first_scales);
+  Keep(last_codes);
+  Keep(last_scales);
+  Keep(first_x);
+  Keep(first_constants);
   int stage = warp / kQ2TileWarps;
   uint32_t phase = 0;
 #pragma unroll 1
   for (int i = stage; i < tile_count; i += kQ2StreamTiles) {
-    const uint32_t tile = ring + stage * p.tile_bytes;
     BarrierWait(full + 8 * stage, phase);
     float sums[kRows][kColumns] = {};
+    const uint32_t tile = ring + stage * p.tile_bytes;
+    uint32_t codes_at = tile + first_codes, scales_at = tile + first_scales;
+    uint32_t x = first_x, constants_at = first_constants;
 #pragma unroll 1
     for (int own = lane; own < kQ2SlabChunks; own += 32) {
       // Virtual threads that own nothing hold +0.
       float v[kRows][kColumns] = {};
-      const int slabs =
-          own < walk.first_chunks ? walk.full_slabs + (own < walk.last_chunks ? 1 : 0) : 0;
+      if (own < walk.first_chunks) {
+        const int slabs = walk.full_slabs + (own < walk.last_chunks ? 1 : 0);
+        int slab = 0;
+        uint32_t at = 0, slab_x = x, slab_constants = constants_at;
 #pragma unroll 1
-      for (int slab = 0; slab < slabs; ++slab) {
-        const bool last = slab == walk.full_slabs;
-        const int code_pitch = walk.code_pitch + (last ? walk.last_code_pitch : 0);
-        const int scale_pitch = walk.scale_pitch + (last ? walk.last_scale_pitch : 0);
-        const int at = slab * walk.slab_bytes;
-        const int codes_at = (last ? walk.last_codes : at) + own * kQ2ChunkBytes;
-        const int scales_at = (last ? walk.last_scales : at) + walk.scales_at + (own >> shift) * 4;
-        AddSharedChunk<kColumns>(tile + codes_at + first_pair * code_pitch, code_pitch,
-                                 tile + scales_at + first_pair * scale_pitch, scale_pitch,
-                                 ring + p.x_at, chunks, slab * kQ2SlabChunks + own, v);
+        do {
+          const bool last = slab == walk.full_slabs;
+          AddSharedChunk<kColumns>(codes_at + (last ? last_codes : at),
+                                   walk.code_pitch + (last ? walk.last_code_pitch : 0),
+                                   scales_at + (last ? last_scales : at),
+                                   walk.scale_pitch + (last ? walk.last_scale_pitch : 0), slab_x,
+                                   slab_constants, chunks, v);
+          at += walk.slab_bytes;
+          slab_x += kQ2SlabChunks * 16;
+          slab_constants += kQ2SlabChunks * 8;
+        } while (++slab < slabs);
       }
+      codes_at += 32 * kQ2ChunkBytes;
+      scales_at += walk.scale_step;
+      x += 32 * 16;
+      constants_at += 32 * 8;
 #pragma unroll
       for (int row = 0; row < kRows; ++row) {
 #pragma unroll

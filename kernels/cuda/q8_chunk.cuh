@@ -17,6 +17,9 @@ struct Q8Part {
   float scale;
 };
 
+// Keeps a number in its register: the compiler must not make it anew where it is used.
+__device__ __forceinline__ void Keep(uint32_t& v) { asm volatile("" : "+r"(v)); }
+
 // A word of codes (q2_layout.h) as four registers: of rows g (0 and 2) and of rows g + 8 (1 and 3).
 __device__ __forceinline__ void SpreadAlike(uint32_t word, uint32_t (&codes)[4]) {
 #pragma unroll
