@@ -102,7 +102,7 @@ struct Q2ImmaProduct {
     x.Advance(warp * kXChunkBytes);
     if constexpr (kXShared) {
       Keep(x.words);
-      Keep(x.constants);
+      if (kColumnTiles == 1) Keep(x.constants);
     }
     return x;
   }
@@ -239,15 +239,12 @@ struct Q2ImmaProduct {
         [&](int i, int c, int e) { sums[i][c][e] = __fadd_rn(sums[i][c][e], more[i][c][e]); });
   }
 
-  // sums: [warp][tile][column tile][column][16 rows].
+  // sums: [warp][tile][column tile][element of a thread][lane].
   template <int kTiles>
   __device__ __forceinline__ void Leave(float* buffer, const Sums<kTiles>& pair) const {
-    const int g = lane / 4, t = lane % 4;
-    float* const own = buffer + warp * kWarpFloats + 2 * t * kQ2SumColumnPitch + g;
+    float* const own = buffer + warp * kWarpFloats + lane;
     ForEach<kTiles>([&](int i, int c, int e) {
-      const int element = e * kSpread;
-      own[(i * kColumnTiles + c) * kSumFloats + element % 2 * kQ2SumColumnPitch +
-          element / 2 * kQ2Pairs] = pair[i][c][e];
+      own[(i * kColumnTiles + c) * kSumFloats + e * kSpread * 32] = pair[i][c][e];
     });
   }
 
@@ -255,12 +252,13 @@ struct Q2ImmaProduct {
   __device__ __forceinline__ void Finish(const float* buffer, int first, int tiles) const {
     constexpr int kOutputs = kQ2TileRows * kQ8ColumnTile;  // of a tile's column tile
     const uint32_t thread = threadIdx.x;
-    const int row = static_cast<int>(thread % kQ2TileRows);
-    const int in_tile = static_cast<int>(thread / kQ2TileRows % kQ8ColumnTile);
+    const int element = static_cast<int>(thread / 32 % 4);
+    const int row = static_cast<int>(thread % 32 / 4) + element / 2 * kQ2Pairs;
+    const int in_tile = static_cast<int>(thread % 4) * 2 + element % 2;
     const int part = static_cast<int>(thread / kOutputs), i = part / kColumnTiles;
     const int column = first_column + (part % kColumnTiles * kQ8ColumnTile + in_tile) / kSpread;
     if (i >= tiles || in_tile % kSpread != 0 || column >= p.m) return;
-    const float* const from = buffer + part * kSumFloats + in_tile * kQ2SumColumnPitch + row;
+    const float* const from = buffer + thread;
     float eight[8], four[4];
 #pragma unroll
     for (int w = 0; w < 8; ++w) {

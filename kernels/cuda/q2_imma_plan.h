@@ -18,9 +18,8 @@ struct Q2ImmaDevice {
 
 inline constexpr int kQ2ImmaWarps = 16;  // that multiply, each a sixteenth of the chunks
 inline constexpr int kQ2PieceChunks = kQ2ImmaWarps;  // of x, that arrive together
-inline constexpr int kQ2FusedPasses = 5;      // most of a fused quantise, 8 chunks a warp each
-inline constexpr int kQ2SumColumnPitch = 20;  // floats; 16 rows, spread over the banks
-inline constexpr int kQ2SumBytes = 8 * kQ2SumColumnPitch * 4;  // of a tile's column tile
+inline constexpr int kQ2FusedPasses = 5;        // most of a fused quantise, 8 chunks a warp each
+inline constexpr int kQ2SumBytes = 16 * 8 * 4;  // of a tile's column tile
 
 // Tiles of a warp's step: what it reads of x serves them all. As many as registers allow.
 constexpr int Q2StepTiles(int column_tiles, bool x_shared) {
