@@ -79,10 +79,4 @@ struct Q8Fragments {
   }
 };
 
-// A warp's word of codes as the four registers of its operand.
-__device__ __forceinline__ void Spread(uint32_t word, uint32_t (&codes)[4]) {
-#pragma unroll
-  for (int i = 0; i < 4; ++i) codes[i] = word >> (2 * i) & 0x03030303u;
-}
-
 }  // namespace fulcrum::cuda

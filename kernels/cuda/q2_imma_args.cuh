@@ -8,7 +8,7 @@
 
 #include "kernels/cuda/divider.cuh"
 #include "kernels/cuda/q2_imma_plan.h"
-#include "kernels/cuda/q2_layout.h"
+#include "kernels/cuda/q2_imma_walk.h"
 
 namespace fulcrum::cuda {
 
@@ -24,12 +24,9 @@ struct Q2Target {
 struct Q2ImmaArgs {
   Q2Target targets[kQ2MostTargets];
   int target_count, tiles;
-  Q2Layout layout;
+  int chunks, scale_shift;  // of the layout
   int tile_bytes;
-  // Of the layout, made ready: chunks of the first and of the second slab; of the first, bytes from
-  // one pair of rows to the next and where its scales begin; bytes of 32 chunks' scales.
-  int first_chunks, second_chunks;
-  int code_pitch, scale_pitch, scales_at, scale_step;
+  Q2ImmaWalk walk;
   const uint16_t* rows;  // BF16 [m][pitch]: fused
   int64_t pitch;
   const std::byte* x;  // QuantiseForTensorCores: not fused

@@ -8,9 +8,9 @@
 // L = ((v0 + v1) + v2) + v3 of either lane, then the butterfly's first step, L[w] + L[w + 16]. The
 // sixteen results meet in shared memory, where the other four steps are taken.
 //
-// A chunk's integer sum is one m16n8k32 step that starts from kRounderBits, so that its bits are a
-// float already (q8_chunk.cuh): an element's term costs a subtraction, two multiplications and an
-// addition.
+// A chunk's integer sum is one m16n8k32 step that starts from a rounder's bits, so that its bits
+// are a float already (q8_chunk.cuh): an element's term costs a subtraction, two multiplications
+// and an addition.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -42,34 +42,51 @@ template <int kColumnTiles, int kSpread, bool kXShared>
 struct Q2ImmaProduct {
   static constexpr int kElements = 4 / kSpread;  // that a thread has of a tile's column tile
   static constexpr int kSumFloats = kQ2SumBytes / 4;
-  static constexpr int kWarpFloats = kQ2StepTiles * kColumnTiles * kSumFloats;
-  using Sums = float[kQ2StepTiles][kColumnTiles][kElements];
+  static constexpr int kStepTiles = Q2StepTiles(kColumnTiles, kXShared);
+  static constexpr int kWarpFloats = kStepTiles * kColumnTiles * kSumFloats;
+  // Rows g + 8 at four times the codes (Spread): offsets of their own, for two column tiles no
+  // gain.
+  static constexpr bool kFine = kColumnTiles == 1;
+  static constexpr int kUpperStart = kFine ? kFineRounderBits : kRounderBits;
+  static constexpr int kXChunkBytes = kColumnTiles * kQ8FragmentBytes;
+  template <int kTiles>
+  using Sums = float[kTiles][kColumnTiles][kElements];
 
   const Q2ImmaArgs& p;
   const int lane, warp, first_column, first_tile, tile_count;
   // Where in a tile the thread finds its word of the warp's first chunk, and the pair's scales.
-  const uint32_t first_codes, first_scales;
+  uint32_t first_codes, first_scales;
+  // From there to the places of the same number in the last slab.
+  const uint32_t last_codes, last_scales;
   std::byte* const shared;  // the ring; then x, sums, barriers
   std::byte* const shared_x;
   float* const sums;
-  const uint32_t full, empty, x_full;
+  const uint32_t full, empty, x_full;  // barriers: a tile's two, a piece's of x
 
   __device__ __forceinline__ Q2ImmaProduct(const Q2ImmaArgs& args, std::byte* memory, int group,
                                            int column_group)
       : p(args),
-        lane(static_cast<int>(threadIdx.x) % 32),
-        warp(__shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32, 0)),
+        lane(static_cast<int>(threadIdx.x % 32)),
+        warp(__shfl_sync(~0u, static_cast<int>(threadIdx.x / 32), 0)),
         first_column(column_group * kColumnTiles * kQ8ColumnTile),
         first_tile(group * p.plan.group_tiles + min(group, p.plan.longer_groups)),
         tile_count(p.plan.group_tiles + (group < p.plan.longer_groups ? 1 : 0)),
-        first_codes(lane / 4 * p.code_pitch + warp * kQ2ChunkBytes + lane % 4 * 4),
-        first_scales(p.scales_at + lane / 4 * p.scale_pitch + (warp >> p.layout.scale_shift) * 4),
+        first_codes(lane / 4 * p.walk.code_pitch + warp * kQ2ChunkBytes + lane % 4 * 4),
+        first_scales(p.walk.scales_at + lane / 4 * p.walk.scale_pitch +
+                     (warp >> p.scale_shift) * 4),
+        last_codes(p.walk.last_codes + lane / 4 * p.walk.last_code_pitch),
+        last_scales(p.walk.last_scales + lane / 4 * p.walk.last_scale_pitch),
         shared(memory),
         shared_x(memory + p.plan.x_at),
         sums(reinterpret_cast<float*>(memory + p.plan.sums_at)),
         full(SharedAddress(memory) + p.plan.barriers_at),
         empty(full + p.plan.stages * 8),
-        x_full(empty + p.plan.stages * 8) {}
+        x_full(empty + p.plan.stages * 8) {
+    if constexpr (kXShared && kColumnTiles == 1) {  // for two there are no registers
+      Keep(first_codes);
+      Keep(first_scales);
+    }
+  }
 
   __device__ __forceinline__ const std::byte* Tile(int i) const {
     const Q2Target& target = p.TargetOf(first_tile + i);
@@ -77,50 +94,59 @@ struct Q2ImmaProduct {
   }
   // The thread block's columns of x, in device memory.
   __device__ __forceinline__ const std::byte* DeviceX() const {
-    return p.x + first_column / kQ8ColumnTile * Q8FragmentTileBytes(p.layout.chunks);
+    return p.x + first_column / kQ8ColumnTile * Q8FragmentTileBytes(p.chunks);
   }
   // From the warp's first chunk on.
   __device__ __forceinline__ Q8Fragments<kXShared> X() const {
     Q8Fragments<kXShared> x(SharedAddress(shared_x), kXShared ? nullptr : DeviceX(), lane);
-    x.Advance(warp * kQ8FragmentBytes);
+    x.Advance(warp * kXChunkBytes);
+    if constexpr (kXShared) {
+      Keep(x.words);
+      if (kColumnTiles == 1) Keep(x.constants);
+    }
     return x;
   }
   // Waits for whole warps of those that multiply.
   __device__ __forceinline__ void Together(int id) const { NamedBarrier(id, kQ2ImmaWarps * 32); }
 
-  // The first chunk of a virtual thread, or a further one, times two tiles.
-  template <bool kFirst>
-  __device__ __forceinline__ void Chunk(const uint32_t (&tiles)[kQ2StepTiles], uint32_t codes_at,
+  // The first chunk of a virtual thread, or a further one, times the step's tiles.
+  template <bool kFirst, int kTiles>
+  __device__ __forceinline__ void Chunk(const uint32_t (&tiles)[kTiles], uint32_t codes_at,
                                         uint32_t scales_at, const Q8Fragments<kXShared>& x,
-                                        const int (&starts)[4], Sums& v) const {
-    uint32_t words[kQ2StepTiles], scales[kQ2StepTiles];
+                                        const int (&starts)[4], Sums<kTiles>& v) const {
+    uint32_t words[kTiles], scales[kTiles];
 #pragma unroll
-    for (int i = 0; i < kQ2StepTiles; ++i) {
+    for (int i = 0; i < kTiles; ++i) {
       words[i] = SharedLoadWord(tiles[i] + codes_at);
       scales[i] = SharedLoadWord(tiles[i] + scales_at);
     }
-    uint32_t codes[kQ2StepTiles][4];
-    float2 d2[kQ2StepTiles];
+    uint32_t codes[kTiles][4];
+    float2 d2[kTiles];
 #pragma unroll
-    for (int i = 0; i < kQ2StepTiles; ++i) {
-      Spread(words[i], codes[i]);
+    for (int i = 0; i < kTiles; ++i) {
+      if constexpr (kFine) {
+        Spread(words[i], codes[i]);
+      } else {
+        SpreadAlike(words[i], codes[i]);
+      }
       d2[i] = __half22float2(*reinterpret_cast<const __half2*>(&scales[i]));
     }
 #pragma unroll
     for (int c = 0; c < kColumnTiles; ++c) {
-      const int at = c * p.layout.chunks * kQ8FragmentBytes;
-      const uint2 q = x.Words(at);
-      const uint4 constants = x.Constants(at);
-      const float offset[2] = {__uint_as_float(constants.x), __uint_as_float(constants.y)};
+      const uint2 q = x.Words(c * kQ8FragmentBytes);
+      const uint4 constants = x.Constants(c * kQ8FragmentBytes);
+      const float even = __uint_as_float(constants.x), odd = __uint_as_float(constants.y);
+      const float offset[4] = {even, odd, kFine ? FineOffset(even) : even,
+                               kFine ? FineOffset(odd) : odd};
       const float d8[2] = {__uint_as_float(constants.z), __uint_as_float(constants.w)};
 #pragma unroll
-      for (int i = 0; i < kQ2StepTiles; ++i) {
+      for (int i = 0; i < kTiles; ++i) {
         int integers[4];
         Imma(integers, codes[i], q, starts);
 #pragma unroll
         for (int e = 0; e < kElements; ++e) {
           const int element = e * kSpread;
-          const float s = __fsub_rn(__int_as_float(integers[element]), offset[element % 2]);
+          const float s = __fsub_rn(__int_as_float(integers[element]), offset[element]);
           const float d = __fmul_rn(element < 2 ? d2[i].x : d2[i].y, d8[element % 2]);
           // Adding the first to +0 differs from not adding it in the sign of a zero, which the sums
           // below, from +0 too, do not keep.
@@ -130,61 +156,76 @@ struct Q2ImmaProduct {
     }
   }
 
-  // The warp's share of two tiles in shared memory: after the butterfly's first step.
-  __device__ __forceinline__ void Multiply(const uint32_t (&tiles)[kQ2StepTiles],
-                                           const Q8Fragments<kXShared>& x, Sums& pair) const {
-    const Q2Layout& layout = p.layout;
+  // Of x, which comes piece by piece in the order of use: that of a chunk. Bulk copies only.
+  __device__ __forceinline__ void WaitForPiece(int chunk) const {
+    BarrierWait(x_full + static_cast<uint32_t>(chunk) / kQ2PieceChunks * 8, 0);
+  }
+
+  // The warp's share of tiles in shared memory: after the butterfly's first step.
+  template <int kTiles>
+  __device__ __forceinline__ void Multiply(const uint32_t (&tiles)[kTiles],
+                                           const Q8Fragments<kXShared>& x, bool x_arrives,
+                                           Sums<kTiles>& pair) const {
+    const Q2ImmaWalk& walk = p.walk;
     // Adding what is 0 keeps the compiler from making the four constants anew for every step. With
     // x in device memory there are no registers for that.
     const int m = kXShared ? p.m : 0;
     const int starts[4] = {kRounderBits + (m >> 27), kRounderBits + (m >> 28),
-                           kRounderBits + (m >> 29), kRounderBits + (m >> 30)};
+                           kUpperStart + (m >> 29), kUpperStart + (m >> 30)};
+    ForEach<kTiles>([&](int i, int c, int e) { pair[i][c][e] = 0; });
 #pragma unroll 1
     for (int of_pair = 0; of_pair < 2; ++of_pair) {
       // Virtual threads l, l + 32, l + 64 and l + 96 of a lane l, one after the other.
-      Sums of_lane = {};
+      Sums<kTiles> of_lane = {};
       int own = warp + of_pair * kQ2ImmaWarps;
       uint32_t codes_at = first_codes + of_pair * kQ2ImmaWarps * kQ2ChunkBytes;
-      uint32_t scales_at = first_scales + of_pair * p.scale_step / 2;
+      uint32_t scales_at = first_scales + of_pair * walk.scale_step / 2;
       Q8Fragments<kXShared> own_x = x;
-      own_x.Advance(of_pair * kQ2ImmaWarps * kQ8FragmentBytes);
+      own_x.Advance(of_pair * kQ2ImmaWarps * kXChunkBytes);
 #pragma unroll 1
-      for (; own < p.first_chunks; own += 32) {
-        Sums v;
-        Chunk<true>(tiles, codes_at, scales_at, own_x, starts, v);
-        if (own < p.second_chunks) {
+      for (; own < walk.first_chunks; own += 32) {
+        if (x_arrives) WaitForPiece(own);
+        Sums<kTiles> v;
+        Chunk<true, kTiles>(tiles, codes_at, scales_at, own_x, starts, v);
+        if (own < walk.further_chunks) {
           Q8Fragments<kXShared> slab_x = own_x;
-          int slab = 1, slab_chunks = p.second_chunks;
+          const auto add = [&](int slab, uint32_t to_codes, uint32_t to_scales) {
+            if (x_arrives) WaitForPiece(own + slab * kQ2SlabChunks);
+            slab_x.Advance(kQ2SlabChunks * kXChunkBytes);
+            Chunk<false, kTiles>(tiles, codes_at + to_codes, scales_at + to_scales, slab_x, starts,
+                                 v);
+          };
+          if constexpr (kXShared) {
+            uint32_t at = 0;
 #pragma unroll 1
-          do {
-            const int pitch = Q2Layout::CodePitch(slab_chunks), g = lane / 4;
-            const uint32_t at = layout.SlabOffset(slab);
-            slab_x.Advance(kQ2SlabChunks * kQ8FragmentBytes);
-            Chunk<false>(tiles, at + g * pitch + own * kQ2ChunkBytes + lane % 4 * 4,
-                         at + kQ2Pairs * pitch + g * layout.ScalePitch(slab_chunks) +
-                             (own >> layout.scale_shift) * 4,
-                         slab_x, starts, v);
-            ++slab;
-            slab_chunks = layout.SlabChunks(slab);  // none after the last
-          } while (own < slab_chunks);
+            for (int slab = 1; slab < walk.full_slabs; ++slab) {
+              at += walk.slab_bytes;
+              add(slab, at, at);
+            }
+            if (own < walk.last_chunks) add(walk.full_slabs, last_codes, last_scales);
+          } else {  // no registers for both
+            const int slabs = walk.full_slabs + (own < walk.last_chunks ? 1 : 0);
+#pragma unroll 1
+            for (int slab = 1; slab < slabs; ++slab) {
+              const bool last = slab == walk.full_slabs;
+              const uint32_t at = slab * walk.slab_bytes;
+              add(slab, last ? last_codes : at, last ? last_scales : at);
+            }
+          }
         }
         codes_at += 32 * kQ2ChunkBytes;
-        scales_at += p.scale_step;
-        own_x.Advance(32 * kQ8FragmentBytes);
-        Add(v, of_lane);
+        scales_at += walk.scale_step;
+        own_x.Advance(32 * kXChunkBytes);
+        Add<kTiles>(v, of_lane);
       }
-      if (of_pair == 0) {
-        ForEach([&](int i, int c, int e) { pair[i][c][e] = of_lane[i][c][e]; });
-      } else {
-        Add(of_lane, pair);
-      }
+      Add<kTiles>(of_lane, pair);
     }
   }
 
-  template <class Use>
+  template <int kTiles, class Use>
   __device__ __forceinline__ static void ForEach(const Use& use) {
 #pragma unroll
-    for (int i = 0; i < kQ2StepTiles; ++i) {
+    for (int i = 0; i < kTiles; ++i) {
 #pragma unroll
       for (int c = 0; c < kColumnTiles; ++c) {
 #pragma unroll
@@ -192,30 +233,32 @@ struct Q2ImmaProduct {
       }
     }
   }
-  __device__ __forceinline__ static void Add(const Sums& more, Sums& sums) {
-    ForEach([&](int i, int c, int e) { sums[i][c][e] = __fadd_rn(sums[i][c][e], more[i][c][e]); });
+  template <int kTiles>
+  __device__ __forceinline__ static void Add(const Sums<kTiles>& more, Sums<kTiles>& sums) {
+    ForEach<kTiles>(
+        [&](int i, int c, int e) { sums[i][c][e] = __fadd_rn(sums[i][c][e], more[i][c][e]); });
   }
 
-  // sums: [warp][tile][column tile][column][16 rows].
-  __device__ __forceinline__ void Leave(float* buffer, const Sums& pair) const {
-    const int g = lane / 4, t = lane % 4;
-    float* const own = buffer + warp * kWarpFloats + 2 * t * kQ2SumColumnPitch + g;
-    ForEach([&](int i, int c, int e) {
-      const int element = e * kSpread;
-      own[(i * kColumnTiles + c) * kSumFloats + element % 2 * kQ2SumColumnPitch +
-          element / 2 * kQ2Pairs] = pair[i][c][e];
+  // sums: [warp][tile][column tile][element of a thread][lane].
+  template <int kTiles>
+  __device__ __forceinline__ void Leave(float* buffer, const Sums<kTiles>& pair) const {
+    float* const own = buffer + warp * kWarpFloats + lane;
+    ForEach<kTiles>([&](int i, int c, int e) {
+      own[(i * kColumnTiles + c) * kSumFloats + e * kSpread * 32] = pair[i][c][e];
     });
   }
 
   // Steps 8, 4, 2, 1 of the butterfly, an output a thread.
   __device__ __forceinline__ void Finish(const float* buffer, int first, int tiles) const {
     constexpr int kOutputs = kQ2TileRows * kQ8ColumnTile;  // of a tile's column tile
-    const int thread = static_cast<int>(threadIdx.x);
-    const int row = thread % kQ2TileRows, in_tile = thread / kQ2TileRows % kQ8ColumnTile;
-    const int part = thread / kOutputs, i = part / kColumnTiles;
+    const uint32_t thread = threadIdx.x;
+    const int element = static_cast<int>(thread / 32 % 4);
+    const int row = static_cast<int>(thread % 32 / 4) + element / 2 * kQ2Pairs;
+    const int in_tile = static_cast<int>(thread % 4) * 2 + element % 2;
+    const int part = static_cast<int>(thread / kOutputs), i = part / kColumnTiles;
     const int column = first_column + (part % kColumnTiles * kQ8ColumnTile + in_tile) / kSpread;
     if (i >= tiles || in_tile % kSpread != 0 || column >= p.m) return;
-    const float* const from = buffer + part * kSumFloats + in_tile * kQ2SumColumnPitch + row;
+    const float* const from = buffer + thread;
     float eight[8], four[4];
 #pragma unroll
     for (int w = 0; w < 8; ++w) {
@@ -230,7 +273,8 @@ struct Q2ImmaProduct {
     if (n < target.n) StoreResult(target.y, p.y_f32, column * target.y_pitch + n, sum);
   }
 
-  __device__ __forceinline__ void Meet(int step, int tiles, const Sums& pair) const {
+  template <int kTiles>
+  __device__ __forceinline__ void Meet(int step, int tiles, const Sums<kTiles>& pair) const {
     // With two buffers nobody can still be reading the one that is written: its readers had to come
     // to the barrier of the step between.
     float* buffer = sums;
@@ -239,9 +283,9 @@ struct Q2ImmaProduct {
     } else {
       Together(1);
     }
-    Leave(buffer, pair);
+    Leave<kTiles>(buffer, pair);
     Together(2);
-    Finish(buffer, step * kQ2StepTiles, tiles);
+    Finish(buffer, step * kStepTiles, tiles);
   }
 
   // A thread of its own brings the weights by bulk copies. The first tiles are asked for before
@@ -253,13 +297,13 @@ struct Q2ImmaProduct {
       BarrierExpect(full + 8 * stage, p.tile_bytes);
       BulkCopy(ring + stage * p.tile_bytes, Tile(i), p.tile_bytes, full + 8 * stage, policy);
     };
-    const int stages = p.plan.stages, first = min(kQ2StepTiles, tile_count);
+    const int stages = p.plan.stages, first = min(kStepTiles, tile_count);
     if (lane == 0) {
       for (int i = 0; i < stages; ++i) {
         BarrierInit(full + 8 * i, 1);
         BarrierInit(empty + 8 * i, kQ2ImmaWarps);
       }
-      BarrierInit(x_full, 1);
+      for (int i = 0; i < p.plan.x_pieces; ++i) BarrierInit(x_full + 8 * i, 1);
       BarriersReady();
       for (int i = 0; i < first; ++i) ask(i, i);
     }
@@ -268,8 +312,14 @@ struct Q2ImmaProduct {
     if (lane != 0) return;
     if (kXShared && !p.plan.fused) {
       WaitForPreviousGrid();
-      BarrierExpect(x_full, p.plan.x_bytes);
-      BulkCopy(SharedAddress(shared_x), DeviceX(), p.plan.x_bytes, x_full, policy);
+      for (int part = 0; part < 8; ++part) {  // even pieces, then odd ones, see Multiply
+        for (int i = part % 4 * 2 + part / 4; i < p.plan.x_pieces; i += 8) {
+          const int at = i * kQ2PieceChunks * kXChunkBytes;
+          const int bytes = min(kQ2PieceChunks * kXChunkBytes, p.plan.x_bytes - at);
+          BarrierExpect(x_full + 8 * i, bytes);
+          BulkCopy(SharedAddress(shared_x) + at, DeviceX() + at, bytes, x_full + 8 * i, policy);
+        }
+      }
     }
     int i = first;
     for (; i < min(stages, tile_count); ++i) ask(i, i);
@@ -279,6 +329,36 @@ struct Q2ImmaProduct {
       ask(i, at.stage);
       at.Next(stages);
     }
+  }
+
+  template <int kTiles>
+  __device__ __forceinline__ void Step(int done, int step, const Q8Fragments<kXShared>& x,
+                                       bool x_arrives, Ring& at) const {
+    const uint32_t ring = SharedAddress(shared);
+    const int tiles = min(kTiles, tile_count - done);
+    // Where there are fewer, a product is made again and left.
+    uint32_t where[kTiles], used[kTiles];
+#pragma unroll
+    for (int i = 0; i < kTiles; ++i) {
+      if (i < tiles) {
+        BarrierWait(full + 8 * at.stage, at.phase);
+        used[i] = empty + 8 * at.stage;
+        where[i] = ring + at.stage * p.tile_bytes;
+        at.Next(p.plan.stages);
+      } else {
+        where[i] = where[0];
+      }
+    }
+    Sums<kTiles> pair;
+    Multiply<kTiles>(where, x, x_arrives, pair);
+    __syncwarp();
+    if (lane == 0) {
+#pragma unroll
+      for (int i = 0; i < kTiles; ++i) {
+        if (i < tiles) BarrierArrive(used[i]);
+      }
+    }
+    Meet<kTiles>(step, tiles, pair);
   }
 
   __device__ __forceinline__ void RunStreaming() const {
@@ -291,44 +371,18 @@ struct Q2ImmaProduct {
       Q2FusedRows<kSpread> rows(p, warp, lane);
       if (p.plan.fused) rows.LoadFirst();
       __syncthreads();
-      if (p.plan.fused) {
-        rows.Quantise(shared_x);
-      } else {
-        BarrierWait(x_full, 0);
-      }
+      if (p.plan.fused) rows.Quantise(shared_x);
     } else {
       __syncthreads();
-      if constexpr (kXShared) BarrierWait(x_full, 0);
     }
     const Q8Fragments<kXShared> x = X();
-    const uint32_t ring = SharedAddress(shared);
     Ring at;
-    for (int done = 0, step = 0; done < tile_count; done += kQ2StepTiles, ++step) {
-      const int tiles = min(kQ2StepTiles, tile_count - done);
-      // Of a last tile alone the second product is made of it again and left.
-      uint32_t where[kQ2StepTiles], used[kQ2StepTiles];
-#pragma unroll
-      for (int i = 0; i < kQ2StepTiles; ++i) {
-        if (i < tiles) {
-          BarrierWait(full + 8 * at.stage, at.phase);
-          used[i] = empty + 8 * at.stage;
-          where[i] = ring + at.stage * p.tile_bytes;
-          at.Next(p.plan.stages);
-        } else {
-          where[i] = where[0];
-        }
-      }
-      Sums pair;
-      Multiply(where, x, pair);
-      __syncwarp();
-      if (lane == 0) {
-#pragma unroll
-        for (int i = 0; i < kQ2StepTiles; ++i) {
-          if (i < tiles) BarrierArrive(used[i]);
-        }
-      }
-      Meet(step, tiles, pair);
+    int done = 0, step = 0;
+    for (; done + (kStepTiles > 1) < tile_count; done += kStepTiles, ++step) {
+      Step<kStepTiles>(done, step, x, kXShared && step == 0 && !p.plan.fused, at);
     }
+    // Of a last tile alone no more is made.
+    if (done < tile_count) Step<1>(done, step, x, kXShared && step == 0 && !p.plan.fused, at);
   }
 
   // Without bulk copies all threads bring the tiles of a step, in 16-byte loads.
@@ -350,17 +404,19 @@ struct Q2ImmaProduct {
       }
     }
     const Q8Fragments<kXShared> x = X();
-    for (int done = 0, step = 0; done < tile_count; done += kQ2StepTiles, ++step) {
-      const int tiles = min(kQ2StepTiles, tile_count - done);
+    for (int done = 0, step = 0; done < tile_count; done += kStepTiles, ++step) {
+      const int tiles = min(kStepTiles, tile_count - done);
       __syncthreads();  // the step before has read its tiles
       for (int i = 0; i < tiles; ++i)
         Bring(shared + i * p.tile_bytes, Tile(done + i), p.tile_bytes);
       __syncthreads();
       const uint32_t ring = SharedAddress(shared);
-      const uint32_t where[kQ2StepTiles] = {ring, ring + (tiles - 1) * p.tile_bytes};
-      Sums pair;
-      Multiply(where, x, pair);
-      Meet(step, tiles, pair);
+      uint32_t where[kStepTiles];
+#pragma unroll
+      for (int i = 0; i < kStepTiles; ++i) where[i] = ring + min(i, tiles - 1) * p.tile_bytes;
+      Sums<kStepTiles> pair;
+      Multiply<kStepTiles>(where, x, false, pair);
+      Meet<kStepTiles>(step, tiles, pair);
     }
   }
 };

@@ -15,14 +15,15 @@ constexpr int Ceil(int a, int b) { return (a + b - 1) / b; }
 constexpr int kBytesAhead = 92 << 10;
 constexpr int kMostStages = 8;
 constexpr int kMostColumnTiles = 2;
-constexpr int kStageBarrierBytes = 16, kXBarrierBytes = 16;
+constexpr int kStageBarrierBytes = 16, kPieceBarrierBytes = 8;
 
 void Place(const Q2ImmaShape& shape, Q2ImmaPlan* plan) {
   plan->x_at = plan->stages * shape.tile_bytes;
   plan->sums_at = plan->x_at + plan->x_bytes;
-  plan->barriers_at = plan->sums_at + plan->sum_buffers * kQ2ImmaWarps * kQ2StepTiles *
+  plan->barriers_at = plan->sums_at + plan->sum_buffers * kQ2ImmaWarps * plan->step_tiles *
                                           plan->column_tiles * kQ2SumBytes;
-  plan->shared_bytes = plan->barriers_at + plan->stages * kStageBarrierBytes + kXBarrierBytes;
+  plan->shared_bytes =
+      plan->barriers_at + plan->stages * kStageBarrierBytes + plan->x_pieces * kPieceBarrierBytes;
 }
 
 }  // namespace
@@ -36,12 +37,15 @@ Q2ImmaPlan PlanQ2Imma(const Q2ImmaShape& shape, const Q2ImmaDevice& device) {
   plan.group_tiles = shape.tiles / plan.groups;
   plan.longer_groups = shape.tiles % plan.groups;
   const int passes = Ceil(Ceil(shape.chunks, kQ2ImmaWarps) * shape.m, 32 / 4);
-  const int wanted = std::clamp(kBytesAhead / shape.tile_bytes + 1, 2 * kQ2StepTiles, kMostStages);
   for (const bool x_shared : {true, false}) {
     plan.x_shared = x_shared;
+    plan.step_tiles = Q2StepTiles(plan.column_tiles, x_shared);
+    const int wanted =
+        std::clamp(kBytesAhead / shape.tile_bytes + 1, 2 * plan.step_tiles, kMostStages);
+    plan.x_pieces = x_shared ? Ceil(shape.chunks, kQ2PieceChunks) : 0;
     plan.fused = x_shared && plan.column_tiles == 1 && passes <= kQ2FusedPasses;
     plan.x_bytes = x_shared ? plan.column_tiles * shape.chunks * kQ8FragmentBytes : 0;
-    for (plan.stages = wanted; plan.stages >= kQ2StepTiles; --plan.stages) {
+    for (plan.stages = wanted; plan.stages >= plan.step_tiles; --plan.stages) {
       for (plan.sum_buffers = 2; plan.sum_buffers >= 1; --plan.sum_buffers) {
         Place(shape, &plan);
         if (plan.shared_bytes <= device.max_shared_bytes) return plan;

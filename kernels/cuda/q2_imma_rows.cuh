@@ -22,7 +22,7 @@ struct Q2FusedRows {
       : p(args),
         warp(warp_),
         lane(lane_),
-        items((args.layout.chunks - warp_ + kQ2ImmaWarps - 1) / kQ2ImmaWarps * args.m) {}
+        items((args.chunks - warp_ + kQ2ImmaWarps - 1) / kQ2ImmaWarps * args.m) {}
 
   __device__ __forceinline__ uint4 Load(int item) const {
     if (item >= items) return make_uint4(0, 0, 0, 0);

@@ -17,6 +17,26 @@ struct Q8Part {
   float scale;
 };
 
+// Keeps a number in its register: the compiler must not make it anew where it is used.
+__device__ __forceinline__ void Keep(uint32_t& v) { asm volatile("" : "+r"(v)); }
+
+// A word of codes (q2_layout.h) as four registers: of rows g (0 and 2) and of rows g + 8 (1 and 3).
+__device__ __forceinline__ void SpreadAlike(uint32_t word, uint32_t (&codes)[4]) {
+#pragma unroll
+  for (int i = 0; i < 4; ++i) codes[i] = word >> (2 * i) & 0x03030303u;
+}
+// With fewer shifts, of rows g + 8 four times the codes: their sums start at kFineRounderBits.
+__device__ __forceinline__ void Spread(uint32_t word, uint32_t (&codes)[4]) {
+  codes[0] = word & 0x03030303u;
+  codes[1] = word & 0x0c0c0c0cu;
+  codes[2] = word >> 4 & 0x03030303u;
+  codes[3] = word >> 4 & 0x0c0c0c0cu;
+}
+// `offset` for such a sum.
+__device__ __forceinline__ float FineOffset(float offset) {
+  return __fsub_rn(offset, kRounder - kFineRounder);
+}
+
 __device__ __forceinline__ float Bf16Of(const uint4& eight, int i) {
   const uint32_t pairs[4] = {eight.x, eight.y, eight.z, eight.w};
   const uint32_t pair = pairs[i / 2];

@@ -13,7 +13,8 @@ constexpr int kThreads = 128;  // few, so that the chunks reach many multiproces
 
 // Column blockIdx.y of what is made: a row of x, or zeros.
 template <bool kLanes>
-__global__ void __launch_bounds__(kThreads) QuantiseQ8(Q8Input x, int spread, std::byte* to) {
+__global__ void __launch_bounds__(kThreads)
+    QuantiseQ8(Q8Input x, int spread, int group_tiles, std::byte* to) {
   LetNextGridStart();
   const int part = static_cast<int>(blockIdx.x) * kThreads + static_cast<int>(threadIdx.x);
   const int chunk = part / 4, t = part % 4;
@@ -36,9 +37,10 @@ __global__ void __launch_bounds__(kThreads) QuantiseQ8(Q8Input x, int spread, st
       *reinterpret_cast<float2*>(own + x.chunks * 32 + chunk * 8) = make_float2(q.offset, q.scale);
     }
   } else {
-    std::byte* const own =
-        to + column / kQ8ColumnTile * Q8FragmentTileBytes(x.chunks) + chunk * kQ8FragmentBytes;
-    const int in_tile = column % kQ8ColumnTile;
+    const int tile = column / kQ8ColumnTile, in_tile = column % kQ8ColumnTile;
+    const int group = tile / group_tiles;
+    std::byte* const own = to + group * group_tiles * Q8FragmentTileBytes(x.chunks) +
+                           (chunk * group_tiles + tile - group * group_tiles) * kQ8FragmentBytes;
     reinterpret_cast<uint2*>(own)[4 * in_tile + t] = make_uint2(q.low, q.high);
     if (t == 0) {
       auto* const constants =
@@ -60,13 +62,14 @@ KernelGrid GridOf(const Q8Input& x, int columns, const CudaContext& context) {
 }  // namespace
 
 cudaError_t QuantiseForLanes(const Q8Input& x, std::byte* to, const CudaContext& context) {
-  return LaunchKernel(&QuantiseQ8<true>, GridOf(x, x.m, context), context.stream, x, 1, to);
+  return LaunchKernel(&QuantiseQ8<true>, GridOf(x, x.m, context), context.stream, x, 1, 1, to);
 }
 
-cudaError_t QuantiseForTensorCores(const Q8Input& x, int spread, int column_tiles, std::byte* to,
-                                   const CudaContext& context) {
-  return LaunchKernel(&QuantiseQ8<false>, GridOf(x, column_tiles * kQ8ColumnTile, context),
-                      context.stream, x, spread, to);
+cudaError_t QuantiseForTensorCores(const Q8Input& x, int spread, const Q8Columns& columns,
+                                   std::byte* to, const CudaContext& context) {
+  return LaunchKernel(&QuantiseQ8<false>,
+                      GridOf(x, columns.groups * columns.tiles * kQ8ColumnTile, context),
+                      context.stream, x, spread, columns.tiles, to);
 }
 
 }  // namespace fulcrum::cuda

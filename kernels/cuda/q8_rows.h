@@ -21,9 +21,9 @@ __host__ __device__ constexpr int64_t Q8LaneRowBytes(int chunks) {
   return int64_t{chunks} * kQ8LaneChunkBytes;
 }
 
-// For tensor cores (q2_imma.cuh): [column tile of 8][chunks] of kQ8FragmentBytes: thread 4 g + t's
-// two words of column g, k 8 t .. 8 t + 7 (the B operand of m16n8k32); then, for t = 0 .. 3, the
-// offsets of columns 2 t and 2 t + 1 and their scales, F32.
+// For tensor cores (q2_imma.cuh): [column group][chunks][column tile of 8] of kQ8FragmentBytes:
+// thread 4 g + t's two words of column g, k 8 t .. 8 t + 7 (the B operand of m16n8k32); then, for
+// t = 0 .. 3, the offsets of columns 2 t and 2 t + 1 and their scales, F32.
 inline constexpr int kQ8ColumnTile = 8;
 inline constexpr int kQ8ConstantsAt = 256;
 inline constexpr int kQ8FragmentBytes = 320;
@@ -35,6 +35,10 @@ __host__ __device__ constexpr int64_t Q8FragmentTileBytes(int chunks) {
 // in the low bits.
 inline constexpr float kRounder = 12582912.0f;
 inline constexpr int kRounderBits = 0x4b400000;
+// 1.5 * 2^21, whose last place is a quarter: four times an integer, added to its bits, adds the
+// integer to the float.
+inline constexpr float kFineRounder = 3145728.0f;
+inline constexpr int kFineRounderBits = 0x4a400000;
 // For the BF16 magnitudes from kLeastRefinable on, one step of refinement from the rounded inverse
 // of 127 gives the rounded quotient of each (q8_rows_test.cc tries them all).
 inline constexpr float kInverse127 = 0x1.020408p-7f, kLeastRefinable = 0x1p-100f;
@@ -51,8 +55,12 @@ struct Q8Input {
 // `to`: device memory, 16-byte aligned. May be launched programmatically, as context says; the
 // kernel after it may be as well, and then has to wait before it reads `to`.
 cudaError_t QuantiseForLanes(const Q8Input& x, std::byte* to, const CudaContext& context);
-// Row r is column r * spread; the other columns of `column_tiles` tiles are zeros.
-cudaError_t QuantiseForTensorCores(const Q8Input& x, int spread, int column_tiles, std::byte* to,
-                                   const CudaContext& context);
+// Row r is column r * spread; the other columns are zeros.
+struct Q8Columns {
+  int groups = 0;
+  int tiles = 0;  // of a group
+};
+cudaError_t QuantiseForTensorCores(const Q8Input& x, int spread, const Q8Columns& columns,
+                                   std::byte* to, const CudaContext& context);
 
 }  // namespace fulcrum::cuda

@@ -48,14 +48,10 @@ cudaError_t Run(const ArmArgs& args, bool* serves) {
   std::vector<Sibling> targets = {{args.weight, args.output, args.output_pitch}};
   targets.insert(targets.end(), args.siblings.begin(), args.siblings.end());
   Q2ImmaArgs launch = {};
-  launch.layout = layout;
+  launch.chunks = layout.chunks;
+  launch.scale_shift = layout.scale_shift;
   launch.tile_bytes = layout.TileBytes();
-  launch.first_chunks = layout.SlabChunks(0);
-  launch.second_chunks = layout.slabs > 1 ? layout.SlabChunks(1) : 0;
-  launch.code_pitch = Q2Layout::CodePitch(launch.first_chunks);
-  launch.scale_pitch = layout.ScalePitch(launch.first_chunks);
-  launch.scales_at = kQ2Pairs * launch.code_pitch;
-  launch.scale_step = (32 >> layout.scale_shift) * 4;
+  launch.walk = Q2ImmaWalk(layout);
   launch.rows = static_cast<const uint16_t*>(args.activations);
   launch.pitch = args.activation_pitch;
   launch.x = context.scratch;
@@ -80,8 +76,8 @@ cudaError_t Run(const ArmArgs& args, bool* serves) {
     bool programmatic = context.programmatic;
     if (!plan.fused && first) {
       const Q8Input x = {launch.rows, launch.pitch, args.m, layout.chunks};
-      if (const cudaError_t error =
-              QuantiseForTensorCores(x, plan.spread, column_tiles, context.scratch, context);
+      if (const cudaError_t error = QuantiseForTensorCores(
+              x, plan.spread, {plan.column_groups, plan.column_tiles}, context.scratch, context);
           error != cudaSuccess) {
         return error;
       }

@@ -13,6 +13,7 @@
 #include <set>
 
 #include "kernels/cuda/q2_imma_plan.h"
+#include "kernels/cuda/q2_imma_walk.h"
 #include "kernels/cuda/q8_rows.h"
 #include "kernels/formats/bf16.h"
 #include "kernels/formats/q2_0.h"
@@ -163,7 +164,7 @@ float KernelsResult(const std::vector<uint8_t>& tile, const Q2Layout& layout, in
                     std::span<const int8_t> q, std::span<const float> d8) {
   const int g = row % kQ2Pairs, half = row / kQ2Pairs;
   const auto term = [&](int codes_at, int scales_at, int chunk, bool first, float v) {
-    int sum = kRounderBits, sum_q = 0;
+    int sum = kRounderBits, fine = kFineRounderBits, sum_q = 0;
     for (int t = 0; t < 4; ++t) {
       const uint32_t word = WordAt(tile, codes_at + 4 * t);
       for (int part = 0; part < 2; ++part) {
@@ -171,44 +172,50 @@ float KernelsResult(const std::vector<uint8_t>& tile, const Q2Layout& layout, in
         for (int b = 0; b < 4; ++b) {
           const int value = q[static_cast<size_t>(chunk * kQ2ChunkK + 8 * t + 4 * part + b)];
           sum += static_cast<int>(codes >> (8 * b) & 0xff) * value;
+          fine += 4 * static_cast<int>(codes >> (8 * b) & 0xff) * value;
           sum_q += value;
         }
       }
     }
-    const float s = std::bit_cast<float>(sum) - std::bit_cast<float>(kRounderBits + sum_q);
+    const float offset = std::bit_cast<float>(kRounderBits + sum_q);
+    const float s = std::bit_cast<float>(sum) - offset;
+    EXPECT_EQ(std::bit_cast<float>(fine) - (offset - (kRounder - kFineRounder)), s);
     const uint32_t scales = WordAt(tile, scales_at);
     const float d =
         F16ToF32(static_cast<uint16_t>(scales >> (16 * half))) * d8[static_cast<size_t>(chunk)];
     return first ? d * s : std::fma(d, s, v);
   };
-  const int first_chunks = layout.SlabChunks(0);
-  const int pitch = Q2Layout::CodePitch(first_chunks);
-  const int second_chunks = layout.slabs > 1 ? layout.SlabChunks(1) : 0;
+  const Q2ImmaWalk walk(layout);
+  const int last_codes = walk.last_codes + g * walk.last_code_pitch;
+  const int last_scales = walk.last_scales + g * walk.last_scale_pitch;
   std::array<float, kQ2ImmaWarps> pairs{};
   for (int warp = 0; warp < kQ2ImmaWarps; ++warp) {
+    float pair = 0;
     for (int of_pair = 0; of_pair < 2; ++of_pair) {
       float of_lane = 0;
       int own = warp + of_pair * kQ2ImmaWarps;
-      int codes_at = g * pitch + own * kQ2ChunkBytes;
-      int scales_at =
-          kQ2Pairs * pitch + g * layout.ScalePitch(first_chunks) + (own >> layout.scale_shift) * 4;
-      for (; own < first_chunks; own += 32) {
+      int codes_at = g * walk.code_pitch + own * kQ2ChunkBytes;
+      int scales_at = walk.scales_at + g * walk.scale_pitch + (warp >> layout.scale_shift) * 4 +
+                      of_pair * walk.scale_step / 2;
+      for (; own < walk.first_chunks; own += 32) {
         float v = term(codes_at, scales_at, own, true, 0);
-        for (int slab = 1, slab_chunks = second_chunks; own < slab_chunks;
-             slab_chunks = layout.SlabChunks(++slab)) {
-          const int at = layout.SlabOffset(slab), of_slab = Q2Layout::CodePitch(slab_chunks);
-          v = term(at + g * of_slab + own * kQ2ChunkBytes,
-                   at + kQ2Pairs * of_slab + g * layout.ScalePitch(slab_chunks) +
-                       (own >> layout.scale_shift) * 4,
-                   slab * kQ2SlabChunks + own, false, v);
+        if (own < walk.further_chunks) {
+          for (int slab = 1; slab < walk.full_slabs; ++slab) {
+            const int at = slab * walk.slab_bytes;
+            v = term(codes_at + at, scales_at + at, slab * kQ2SlabChunks + own, false, v);
+          }
+          if (own < walk.last_chunks) {
+            v = term(codes_at + last_codes, scales_at + last_scales,
+                     walk.full_slabs * kQ2SlabChunks + own, false, v);
+          }
         }
         of_lane += v;
         codes_at += 32 * kQ2ChunkBytes;
-        scales_at += (32 >> layout.scale_shift) * 4;
+        scales_at += walk.scale_step;
       }
-      float& pair = pairs[static_cast<size_t>(warp)];
-      pair = of_pair == 0 ? of_lane : pair + of_lane;
+      pair += of_lane;
     }
+    pairs[static_cast<size_t>(warp)] = pair;
   }
   for (size_t stride = 8; stride > 0; stride /= 2) {
     for (size_t w = 0; w < stride; ++w) pairs[w] += pairs[w + stride];
@@ -262,7 +269,7 @@ TEST(Q2ImmaPlan, EveryTileHasOneGroupAndItAllFits) {
           EXPECT_LT(plan.longer_groups, plan.groups);
           EXPECT_GE(plan.group_tiles, 1);
           EXPECT_LE(plan.shared_bytes, device.max_shared_bytes);
-          EXPECT_GE(plan.stages, kQ2StepTiles);
+          EXPECT_GE(plan.stages, plan.step_tiles);
           EXPECT_GE(plan.column_groups * plan.column_tiles * kQ8ColumnTile, m * plan.spread);
           EXPECT_LT((plan.column_groups - 1) * plan.column_tiles * kQ8ColumnTile, m);
           EXPECT_LE(plan.thread_blocks(), std::max(device.multiprocessors, plan.column_groups));

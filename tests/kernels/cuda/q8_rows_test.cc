@@ -16,6 +16,7 @@ namespace {
 TEST(Q8Rows, OneRefinementGivesTheScaleOfEveryMagnitude) {
   ASSERT_EQ(kInverse127, 1.0f / 127.0f);
   ASSERT_EQ(std::bit_cast<float>(kRounderBits), kRounder);
+  ASSERT_EQ(std::bit_cast<float>(kFineRounderBits), kFineRounder);
   int tried = 0;
   for (uint32_t bits = 1; bits < 0x7f80; ++bits) {
     const float amax = Bf16ToF32(static_cast<uint16_t>(bits));

@@ -1,0 +1,243 @@
+// Class exact for q2_0 (order.h), few rows of x, where there are bulk copies: Q2WarpRows' work (see
+// q2_lanes.cuh) on tiles that come one after the other into a ring in shared memory, and on x that
+// each thread block quantises itself.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+
+#include "kernels/cuda/divider.cuh"
+#include "kernels/cuda/hopper.cuh"
+#include "kernels/cuda/q2_imma_walk.h"
+#include "kernels/cuda/q2_lanes.cuh"
+#include "kernels/cuda/ring.cuh"
+
+namespace fulcrum::cuda {
+
+// Three tiles are worked on at a time, each by four warps of four rows; one more warp asks for
+// tiles.
+inline constexpr int kQ2StreamTiles = 3, kQ2StreamPairs = 2;
+inline constexpr int kQ2TileWarps = kQ2Pairs / kQ2StreamPairs;
+inline constexpr int kQ2StreamWarps = kQ2StreamTiles * kQ2TileWarps;
+inline constexpr int kQ2StreamThreads = (kQ2StreamWarps + 1) * 32;
+
+struct Q2StreamRows {
+  Q2LaneProduct product;  // its x is not used
+  Q2ImmaWalk walk;
+  const uint16_t* rows;  // BF16 [m][pitch]
+  int64_t pitch;
+  int tile_bytes;
+  int group_tiles, longer_groups;  // tiles of a thread block; so many have one more
+  // Tiles in shared memory, a multiple of those worked on: then a place in the ring is always the
+  // same warps', and whoever waits for it has seen all that was there before.
+  int stages;
+  int x_at, barriers_at, shared_bytes;  // after the tiles: x as QuantiseForLanes lays it out
+  int thread_blocks;
+  Divider by_chunks = Divider(1);
+
+  // Whether it fits; sets what the plan decides.
+  bool Plan(int tiles, int multiprocessors, int max_shared_bytes) {
+    thread_blocks = std::min(tiles, multiprocessors);
+    group_tiles = tiles / thread_blocks;
+    longer_groups = tiles % thread_blocks;
+    for (stages = 2 * kQ2StreamTiles; stages > 0; stages -= kQ2StreamTiles) {
+      x_at = stages * tile_bytes;
+      barriers_at = x_at + product.m * static_cast<int>(Q8LaneRowBytes(product.layout.chunks));
+      shared_bytes = barriers_at + stages * 16;
+      if (shared_bytes <= max_shared_bytes) return true;
+    }
+    return false;
+  }
+};
+
+// A chunk of two pairs of rows in shared memory times x, also there.
+template <int kColumns>
+__device__ __forceinline__ void AddSharedChunk(uint32_t codes_at, int code_pitch,
+                                               uint32_t scales_at, int scale_pitch, uint32_t x,
+                                               uint32_t constants_at, int chunks,
+                                               float (&v)[2 * kQ2StreamPairs][kColumns]) {
+  uint32_t codes[kQ2StreamPairs][4][4];  // [pair][word][register of q2_layout.h]
+  float scales[2 * kQ2StreamPairs];
+#pragma unroll
+  for (int i = 0; i < kQ2StreamPairs; ++i) {
+    const uint4 four = SharedLoad(codes_at + i * code_pitch);
+    const uint32_t scale = SharedLoad32(scales_at + i * scale_pitch);
+    const uint32_t words[4] = {four.x, four.y, four.z, four.w};
+#pragma unroll
+    for (int t = 0; t < 4; ++t) Spread(words[t], codes[i][t]);
+    const float2 d2 = __half22float2(*reinterpret_cast<const __half2*>(&scale));
+    scales[2 * i] = d2.x;
+    scales[2 * i + 1] = d2.y;
+  }
+#pragma unroll
+  for (int c = 0; c < kColumns; ++c) {
+    const int row_at = c * chunks * kQ8LaneChunkBytes;
+    const uint4 first = SharedLoad(x + row_at), second = SharedLoad(x + (row_at + chunks * 16));
+    const uint2 constants = SharedLoad64(constants_at + row_at);
+    const float offset = __uint_as_float(constants.x), d8 = __uint_as_float(constants.y);
+    const float offsets[2] = {offset, FineOffset(offset)};
+    const uint32_t q[8] = {first.x,  first.y,  first.z,  first.w,
+                           second.x, second.y, second.z, second.w};
+#pragma unroll
+    for (int row = 0; row < 2 * kQ2StreamPairs; ++row) {
+      int sum = row % 2 == 0 ? kRounderBits : kFineRounderBits;
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        sum = __dp4a(static_cast<int>(codes[row / 2][i / 2][2 * (i % 2) + row % 2]),
+                     static_cast<int>(q[i]), sum);
+      }
+      const float s = __fsub_rn(__int_as_float(sum), offsets[row % 2]);
+      v[row][c] = __fmaf_rn(__fmul_rn(scales[row], d8), s, v[row][c]);
+    }
+  }
+}
+
+// Eight chunks a warp and pass, four lanes each; two passes' values are asked for ahead.
+__device__ __forceinline__ void QuantiseToShared(const Q2StreamRows& p, int warp, int lane,
+                                                 std::byte* x) {
+  constexpr int kPass = kQ2StreamWarps * 8;
+  const int chunks = p.product.layout.chunks, items = chunks * p.product.m;
+  const auto load = [&](int item) {
+    if (item >= items) return make_uint4(0, 0, 0, 0);
+    const int row = p.by_chunks(item), chunk = item - row * chunks;
+    const uint16_t* const at = p.rows + row * p.pitch + chunk * kQ2ChunkK + lane % 4 * 8;
+    return *reinterpret_cast<const uint4*>(at);  // plain, see q8_rows.cu
+  };
+  int item = warp * 8 + lane / 4;
+  uint4 next[2] = {load(item), load(item + kPass)};
+#pragma unroll 1
+  for (int first = warp * 8; first < items; first += kPass, item += kPass) {
+    const uint4 eight = next[0];
+    next[0] = next[1];
+    next[1] = load(item + 2 * kPass);
+    const Q8Part part = QuantisePart(eight);
+    if (item >= items) continue;
+    const int row = p.by_chunks(item), chunk = item - row * chunks, t = lane % 4;
+    std::byte* const own = x + row * chunks * kQ8LaneChunkBytes;
+    *reinterpret_cast<uint2*>(own + (t / 2 * chunks + chunk) * 16 + t % 2 * 8) =
+        make_uint2(part.low, part.high);
+    if (t == 0) {
+      *reinterpret_cast<float2*>(own + chunks * 32 + chunk * 8) =
+          make_float2(part.offset, part.scale);
+    }
+  }
+}
+
+template <int kColumns>
+__global__ void __launch_bounds__(kQ2StreamThreads, 1)
+    Q2StreamRowsKernel(const __grid_constant__ Q2StreamRows p) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  extern __shared__ __align__(128) std::byte shared[];
+  LetNextGridStart();
+  constexpr int kRows = 2 * kQ2StreamPairs;
+  const int lane = static_cast<int>(threadIdx.x % 32);
+  const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x / 32), 0);
+  const int group = static_cast<int>(blockIdx.x);
+  const int first_tile = group * p.group_tiles + min(group, p.longer_groups);
+  const int tile_count = p.group_tiles + (group < p.longer_groups ? 1 : 0);
+  const uint32_t ring = SharedAddress(shared);
+  const uint32_t full = ring + p.barriers_at, empty = full + p.stages * 8;
+  if (warp == kQ2StreamWarps) {
+    const uint64_t policy = ReadOnce();
+    const auto ask = [&](int i, int stage) {
+      BarrierExpect(full + 8 * stage, p.tile_bytes);
+      BulkCopy(ring + stage * p.tile_bytes,
+               p.product.tiles + int64_t{first_tile + i} * p.tile_bytes, p.tile_bytes,
+               full + 8 * stage, policy);
+    };
+    int i = 0;
+    if (lane == 0) {
+      for (int stage = 0; stage < p.stages; ++stage) {
+        BarrierInit(full + 8 * stage, 1);
+        BarrierInit(empty + 8 * stage, kQ2TileWarps);
+      }
+      BarriersReady();
+      for (; i < min(p.stages, tile_count); ++i) ask(i, i);
+    }
+    __syncwarp();
+    __syncthreads();
+    if (lane != 0) return;
+    for (Ring at; i < tile_count; ++i, at.Next(p.stages)) {
+      BarrierWait(empty + 8 * at.stage, at.phase);
+      ask(i, at.stage);
+    }
+    return;
+  }
+  WaitForPreviousGrid();
+  QuantiseToShared(p, warp, lane, shared + p.x_at);
+  __syncthreads();
+  const int first_pair = warp % kQ2TileWarps * kQ2StreamPairs;
+  const int chunks = p.product.layout.chunks;
+  const Q2ImmaWalk& walk = p.walk;
+  // Where the lane's first chunk is in a tile, from there to the last slab, and in x.
+  uint32_t first_codes = first_pair * walk.code_pitch + lane * kQ2ChunkBytes;
+  uint32_t first_scales =
+      walk.scales_at + first_pair * walk.scale_pitch + (lane >> p.product.layout.scale_shift) * 4;
+  uint32_t last_codes = walk.last_codes + first_pair * walk.last_code_pitch;
+  uint32_t last_scales = walk.last_scales + first_pair * walk.last_scale_pitch;
+  uint32_t first_x = ring + p.x_at + lane * 16;
+  uint32_t first_constants = ring + p.x_at + chunks * 32 + lane * 8;
+  Keep(first_codes);
+  Keep(first_scales);
+  Keep(last_codes);
+  Keep(last_scales);
+  Keep(first_x);
+  Keep(first_constants);
+  int stage = warp / kQ2TileWarps;
+  uint32_t phase = 0;
+#pragma unroll 1
+  for (int i = stage; i < tile_count; i += kQ2StreamTiles) {
+    BarrierWait(full + 8 * stage, phase);
+    float sums[kRows][kColumns] = {};
+    const uint32_t tile = ring + stage * p.tile_bytes;
+    uint32_t codes_at = tile + first_codes, scales_at = tile + first_scales;
+    uint32_t x = first_x, constants_at = first_constants;
+#pragma unroll 1
+    for (int own = lane; own < kQ2SlabChunks; own += 32) {
+      // Virtual threads that own nothing hold +0.
+      float v[kRows][kColumns] = {};
+      if (own < walk.first_chunks) {
+        const int slabs = walk.full_slabs + (own < walk.last_chunks ? 1 : 0);
+        int slab = 0;
+        uint32_t at = 0, slab_x = x, slab_constants = constants_at;
+#pragma unroll 1
+        do {
+          const bool last = slab == walk.full_slabs;
+          AddSharedChunk<kColumns>(codes_at + (last ? last_codes : at),
+                                   walk.code_pitch + (last ? walk.last_code_pitch : 0),
+                                   scales_at + (last ? last_scales : at),
+                                   walk.scale_pitch + (last ? walk.last_scale_pitch : 0), slab_x,
+                                   slab_constants, chunks, v);
+          at += walk.slab_bytes;
+          slab_x += kQ2SlabChunks * 16;
+          slab_constants += kQ2SlabChunks * 8;
+        } while (++slab < slabs);
+      }
+      codes_at += 32 * kQ2ChunkBytes;
+      scales_at += walk.scale_step;
+      x += 32 * 16;
+      constants_at += 32 * 8;
+#pragma unroll
+      for (int row = 0; row < kRows; ++row) {
+#pragma unroll
+        for (int c = 0; c < kColumns; ++c) sums[row][c] = __fadd_rn(sums[row][c], v[row][c]);
+      }
+    }
+    __syncwarp();
+    if (lane == 0) BarrierArrive(empty + 8 * stage);
+    stage += kQ2StreamTiles;
+    if (stage >= p.stages) {
+      stage -= p.stages;
+      phase ^= 1;
+    }
+#pragma unroll
+    for (int row = 0; row < kRows; ++row) {
+#pragma unroll
+      for (int c = 0; c < kColumns; ++c) sums[row][c] = Butterfly(sums[row][c]);
+    }
+    StoreFromLanes<kRows, kColumns>(p.product, first_tile + i, first_pair, sums);
+  }
+#endif
+}
+
+}  // namespace fulcrum::cuda
