@@ -2,6 +2,8 @@
 // The rows of arms.def as the ladder's table.
 #include "kernels/cuda/arms.h"
 
+#include "kernels/cuda/measured.h"
+
 namespace fulcrum::cuda {
 namespace {
 

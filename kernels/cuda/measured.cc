@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <functional>
 
 namespace fulcrum::cuda {
 namespace {
@@ -14,14 +15,17 @@ struct WarpRowsMeasurement {
   std::array<double, 4> warp_rows, below;  // below: the next arm of the ladder that serves
 };
 
-constexpr std::array<WarpRowsMeasurement, 0> kWarpRows = {};
+constexpr std::array kWarpRows = {
+    WarpRowsMeasurement{"NVIDIA H200", {5.71, 6.70, 9.72, 11.70}, {7.83, 7.95, 8.08, 10.12}},
+};
 
 }  // namespace
 
 bool WarpRowsMeasuredFaster(std::string_view card) {
   return std::ranges::any_of(kWarpRows, [card](const WarpRowsMeasurement& row) {
     return card.starts_with(row.card) &&
-           std::ranges::equal(row.warp_rows, row.below, std::ranges::less{});
+           std::equal(row.warp_rows.begin(), row.warp_rows.begin() + kWarpRowsFasterRows,
+                      row.below.begin(), std::less<>());
   });
 }
 

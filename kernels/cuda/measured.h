@@ -7,8 +7,11 @@
 
 namespace fulcrum::cuda {
 
-// Whether arm q2_0_warp_rows, for one to four rows, was faster there than what the ladder has below
-// it: what the lever q2_warp_rows means by auto. card: DeviceInfo::description.
+// Up to how many rows q2_0_warp_rows, which serves four, is faster where it is faster at all.
+inline constexpr int kWarpRowsFasterRows = 2;
+
+// Whether it was faster there, at each of those, than what the ladder has below it: what the lever
+// q2_warp_rows means by auto. card: DeviceInfo::description.
 bool WarpRowsMeasuredFaster(std::string_view card);
 
 }  // namespace fulcrum::cuda

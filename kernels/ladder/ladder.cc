@@ -16,8 +16,9 @@ constexpr int kExactFirstRows = 4;
 constexpr std::array<std::string_view, 8> kDeclineNames = {"runs", "below", "format", "step",
                                                            "rows", "lever", "class",  "capability"};
 
-bool Opens(const Arm& arm, const LadderQuery& query, const LeverSet& levers) {
-  return arm.gate.Open(levers, query.family, (query.device_caps & kCapFasterArms) != 0);
+bool Opens(const Arm& arm, const LadderQuery& query, const LeverSet& levers, int m) {
+  const bool is_faster = (query.device_caps & kCapFasterArms) != 0 && m <= arm.gate.faster_rows;
+  return arm.gate.Open(levers, query.family, is_faster);
 }
 
 bool Capable(const Arm& arm, const LadderQuery& query) {
@@ -30,7 +31,7 @@ bool ForStep(const Arm& arm, const LadderQuery& query) {
 
 // Open and runnable for the query, at some M.
 bool Usable(const Arm& arm, const LadderQuery& query, const LeverSet& levers) {
-  return ForStep(arm, query) && Capable(arm, query) && Opens(arm, query, levers);
+  return ForStep(arm, query) && Capable(arm, query) && Opens(arm, query, levers, arm.m_min);
 }
 
 // Whether the usable arms of one class together serve every M of the step.
@@ -75,7 +76,7 @@ Decline Verdict(const Arm& arm, const LadderQuery& query, ClassSet classes, cons
   if (arm.format != query.format) return Decline::kFormat;
   if (!ForStep(arm, query)) return Decline::kStep;
   if (m < arm.m_min || m > arm.m_max) return Decline::kRows;
-  if (!Opens(arm, query, levers)) return Decline::kLever;
+  if (!Opens(arm, query, levers, m)) return Decline::kLever;
   if (!Capable(arm, query)) return Decline::kCapability;
   if (!classes.has(arm.numerics)) return Decline::kClass;
   return Decline::kRuns;

@@ -94,6 +94,7 @@ struct Gate {
   uint32_t choices = 0;
   // Of the choices, those that open it only on a device where the arm was measured to be faster.
   uint32_t where_faster = 0;
+  int faster_rows = 0;  // and for at most so many rows
 
   bool Open(const LeverSet& levers, Family family, bool is_faster = true) const;
 };

@@ -35,7 +35,8 @@ TEST(Q2Ladder, WarpRowsRunsWhereItIsAskedForOrWasMeasuredFaster) {
   constexpr uint32_t kFaster = kCapImma | kCapFasterArms;
   EXPECT_EQ(Picked(kCapImma, "auto", "on", 1), "q2_0_imma");
   EXPECT_EQ(Picked(kFaster, "auto", "on", 1), "q2_0_warp_rows");
-  EXPECT_EQ(Picked(kFaster, "auto", "on", 4), "q2_0_warp_rows");
+  EXPECT_EQ(Picked(kFaster, "auto", "on", kWarpRowsFasterRows), "q2_0_warp_rows");
+  EXPECT_EQ(Picked(kFaster, "auto", "on", kWarpRowsFasterRows + 1), "q2_0_imma");
   EXPECT_EQ(Picked(kFaster, "auto", "on", 5), "q2_0_imma");
   EXPECT_EQ(Picked(kFaster, "off", "on", 1), "q2_0_imma");
   EXPECT_EQ(Picked(kCapImma, "on", "on", 4), "q2_0_warp_rows");
@@ -54,6 +55,7 @@ TEST(Q2Ladder, TheExactLayoutServesEveryMWithoutTensorCores) {
 TEST(Q2Ladder, ACardThatWasNotMeasuredGetsNoGuess) {
   EXPECT_FALSE(WarpRowsMeasuredFaster(""));
   EXPECT_FALSE(WarpRowsMeasuredFaster("A card of tomorrow (sm_130)"));
+  EXPECT_TRUE(WarpRowsMeasuredFaster("NVIDIA H200 (sm_90), 132 multiprocessors"));
 }
 
 }  // namespace
