@@ -116,7 +116,9 @@ class InProcessCaller {
     begin_ = absl::Now();
     std::shared_ptr<Call> call = std::make_shared<OneRow>(*this);
     if (const absl::Status s = scheduler_.Submit(call, on_idle_); !s.ok()) {
-      call->Complete({.status = s});
+      CallResult refused;
+      refused.status = s;
+      call->Complete(refused);
     }
   }
   bool running() const { return running_.load(std::memory_order_acquire); }
