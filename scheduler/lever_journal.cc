@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
+#include "scheduler/lever_compaction.h"
 #include "scheduler/lever_record.h"
 
 namespace fulcrum {
@@ -64,6 +65,43 @@ absl::StatusOr<std::string> ReadAll(int fd, const std::string& path) {
   }
 }
 
+// Puts a file of `steps` in the journal's place and returns it, open and locked. At every moment
+// the path names the whole old or the whole new file. -1 when the new one could not be made: the
+// old one stays, which is only longer than it need be.
+absl::StatusOr<int> Replace(const std::string& path, mode_t mode,
+                            const std::vector<LeverStep>& steps) {
+  const std::string next = path + ".new";  // a killed process may have left one
+  const int fd = ::open(next.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0640);
+  if (fd < 0) return -1;
+  std::string text;
+  for (const LeverStep& step : steps) text += EncodeStep(step);
+  if (::fchmod(fd, mode & 07777) != 0 || ::flock(fd, LOCK_EX | LOCK_NB) != 0 ||
+      !WriteAll(fd, text, 0) || ::fsync(fd) != 0 || ::rename(next.c_str(), path.c_str()) != 0) {
+    ::unlink(next.c_str());
+    ::close(fd);
+    return -1;
+  }
+  // Until the new name is on the disk a crash brings the old file back, and what was appended to
+  // the new one would be gone.
+  if (absl::Status s = SyncDirectoryOf(path); !s.ok()) {
+    ::close(fd);
+    return s;
+  }
+  return fd;
+}
+
+// Whether the path still names the open file.
+bool StillThere(const std::string& path, const struct stat& open) {
+  struct stat named {};
+  return ::stat(path.c_str(), &named) == 0 && named.st_ino == open.st_ino &&
+         named.st_dev == open.st_dev;
+}
+
+bool IsLink(const std::string& path) {
+  struct stat info {};
+  return ::lstat(path.c_str(), &info) == 0 && S_ISLNK(info.st_mode);
+}
+
 }  // namespace
 
 absl::StatusOr<LeverJournal::Opened> LeverJournal::Open(const std::string& path) {
@@ -82,9 +120,23 @@ absl::StatusOr<LeverJournal::Opened> LeverJournal::Open(const std::string& path)
     return absl::FailedPreconditionError(absl::StrFormat(
         "lever journal %s: another process holds it; each node needs a journal of its own", path));
   }
+  if (!StillThere(path, info)) {
+    return absl::FailedPreconditionError(absl::StrFormat(
+        "lever journal %s: another process replaced it just now; each node needs a journal of its "
+        "own",
+        path));
+  }
   if (absl::Status s = SyncDirectoryOf(path); !s.ok()) return s;
   if (absl::Status s = opened.journal->Load(opened); !s.ok()) return s;
-  return opened;
+  if (opened.steps.size() <= kLongJournal || IsLink(path)) return opened;
+  const auto shorter = Replace(path, info.st_mode, CompactSteps(opened.steps, kRecentSteps));
+  if (!shorter.ok()) return shorter.status();
+  if (*shorter < 0) return opened;
+  Opened again;
+  again.journal.reset(new LeverJournal(path, *shorter));
+  if (absl::Status s = again.journal->Load(again); !s.ok()) return s;
+  again.dropped_bytes = opened.dropped_bytes;
+  return again;
 }
 
 LeverJournal::~LeverJournal() { ::close(fd_); }

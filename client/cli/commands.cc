@@ -26,6 +26,8 @@ constexpr CommandRow kCommands[] = {
     {"health", "grpc.health.v1 of the node or a shard; exit 1 unless SERVING", &MakeHealth},
     {"bench", "Load the node; latency, throughput, batching, and whether replies are right",
      &MakeBench},
+    {"step", "Decode steps of a whole model: time of each phase, and what ran", &MakeStep},
+    {"ab", "Lever sets against each other over decode steps, with intervals", &MakeAb},
     {"verify", "Offline: judge a product of a weight file against expected values", &MakeVerify},
     {"replay", "Offline: run a bundle of wrong outputs again", &MakeReplay},
     {"inspect", "Offline: what is in a checkpoint and what a node would serve", &MakeInspect},

@@ -23,6 +23,8 @@ std::unique_ptr<Command> MakeLadder();
 std::unique_ptr<Command> MakeInfo();
 std::unique_ptr<Command> MakeHealth();
 std::unique_ptr<Command> MakeBench();
+std::unique_ptr<Command> MakeStep();
+std::unique_ptr<Command> MakeAb();
 std::unique_ptr<Command> MakeVerify();
 std::unique_ptr<Command> MakeReplay();
 std::unique_ptr<Command> MakeInspect();

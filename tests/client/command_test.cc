@@ -31,8 +31,9 @@ TEST_F(CommandTest, UsageErrorsAreTwoAndHelpIsZero) {
   EXPECT_EQ(RunFulcrum({"--timeout", "-1", "shards"}).exit, 2);
   const AppRun help = RunFulcrum({"--help"});
   EXPECT_EQ(help.exit, 0);
-  for (const char* name : {"project", "shards", "load", "replace", "unload", "levers", "ladder",
-                           "info", "health", "bench", "verify", "replay", "inspect", "quantize"}) {
+  for (const char* name :
+       {"project", "shards", "load", "replace", "unload", "levers", "ladder", "info", "health",
+        "bench", "step", "ab", "verify", "replay", "inspect", "quantize"}) {
     EXPECT_THAT(help.out, HasSubstr(name));
   }
   EXPECT_EQ(RunFulcrum({"bench", "--help"}).exit, 0);

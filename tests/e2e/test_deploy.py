@@ -57,6 +57,23 @@ class Files(unittest.TestCase):
                 self.assertIn("fulcrum_", target["expr"])
                 self.assertEqual(target["expr"].count("("), target["expr"].count(")"))
 
+    def test_dashboard_shows_canaries_and_shadow_checks(self):
+        dashboard = json.loads((DEPLOY / "grafana" / "node.json").read_text())
+        shown = " ".join(t["expr"] for p in dashboard["panels"] for t in p["targets"])
+        for metric in ("canary_state", "canary_batches_total", "shadow_checks_total",
+                       "shadow_max_ulp", "shadow_worst_element", "shadow_worst_row_rms"):
+            self.assertIn(f"fulcrum_{metric}{{", shown)
+
+    def test_dashboard_panels_do_not_overlap(self):
+        taken = set()
+        for panel in json.loads((DEPLOY / "grafana" / "node.json").read_text())["panels"]:
+            at = panel["gridPos"]
+            self.assertLessEqual(at["x"] + at["w"], 24, panel["title"])
+            cells = {(x, y) for x in range(at["x"], at["x"] + at["w"])
+                     for y in range(at["y"], at["y"] + at["h"])}
+            self.assertTrue(taken.isdisjoint(cells), panel["title"])
+            taken |= cells
+
     def test_scripts_are_valid_shell(self):
         for path in [*DEPLOY.rglob("*.sh"), SOURCE / "tests" / "run.sh", SOURCE / ".ci" / "run"]:
             done = subprocess.run(["bash", "-n", path], capture_output=True, text=True)

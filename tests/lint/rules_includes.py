@@ -33,6 +33,7 @@ LAYERS = (
     ("service/bench/", f"{KERNELS}|scheduler/|service/|client/cpp/", ("proto", "grpc", "prometheus")),
     ("client/cpp/", "client/cpp/", ("proto", "grpc")),
     ("client/cli/", f"client/|{KERNELS}", ("proto", "grpc")),
+    ("client/cli/local_", f"client/cli/|{KERNELS}|scheduler/", ()),
     ("tests/kernels/", "kernels/|tests/", ("hwy", "cuda")),
     ("tests/scheduler/", "kernels/|scheduler/|tests/", ()),
     ("tests/support/", "kernels/|scheduler/|tests/", ()),
@@ -58,11 +59,14 @@ def layer_of(name):
         {"service/a.cc": '#include "client/cpp/client.h"\n'},
         {"client/cpp/a.cc": '#include "kernels/types.h"\n'},
         {"client/cli/a.cc": '#include "service/config.h"\n'},
+        {"client/cli/a.cc": '#include "scheduler/scheduler.h"\n'},
+        {"client/cli/local_a.cc": '#include "client/cpp/client.h"\n'},
         {"tests/kernels/a_test.cc": '#include "scheduler/call.h"\n'},
     ],
     good=[
         {"kernels/cuda/a.cu": '#include <cuda_runtime.h>\n#include "kernels/backend.h"\n'},
         {"client/cli/a.cc": '#include "client/cpp/client.h"\n#include "kernels/types.h"\n'},
+        {"client/cli/local_a.cc": '#include "scheduler/scheduler.h"\n'},
         {"service/metrics.cc": "#include <prometheus/counter.h>\n"},
     ],
 )
