@@ -3,10 +3,10 @@
 //
 // A unit is a K segment of kTiles tiles of 16 weight rows times kColumns columns, one warp's: what
 // is made ready of one weight serves kColumns multiply-adds, of one activation 2 kTiles. Units in a
-// row are one long line of stages of the ring; it is cut into equal ranges, a warp each. Where a cut
-// goes through a unit, one warp does its first part before all else and leaves the accumulators,
-// and the next takes them up after all else: nobody waits, and no warp has more than its share. A
-// range is no shorter than a unit, so none has more than two parts.
+// row are one long line of stages of the ring; it is cut into equal ranges, a warp each. Where a
+// cut goes through a unit, one warp does its first part before all else and leaves the
+// accumulators, and the next takes them up after all else: nobody waits, and no warp has more than
+// its share. A range is no shorter than a unit, so none has more than two parts.
 //
 // A warp needs no other: it copies weights and activations ahead to a ring of its own, and makes
 // F32 of the activations, scaled, once for all of its rows. Units are visited from the last of the
