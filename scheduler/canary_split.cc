@@ -2,15 +2,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "scheduler/canary_split.h"
 
+#include "kernels/numerics/splitmix.h"
+
 namespace fulcrum {
 
 uint64_t StickyHash(uint64_t salt, std::string_view key) {
   uint64_t hash = 0xcbf29ce484222325u;  // FNV-1a over the key, ...
   for (const char c : key) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
-  hash ^= (salt + 1) * 0x9e3779b97f4a7c15u;  // ... then the mixer of SplitMix64
-  hash = (hash ^ hash >> 30) * 0xbf58476d1ce4e5b9u;
-  hash = (hash ^ hash >> 27) * 0x94d049bb133111ebu;
-  return hash ^ hash >> 31;
+  return SplitMix(hash ^ (salt + 1) * kSplitMixStep);  // ... then mixed
 }
 
 bool Assigned(uint64_t salt, std::string_view key, double share) {

@@ -8,18 +8,14 @@
 
 #include <cstdint>
 
+#include "kernels/numerics/splitmix.h"
+
 namespace fulcrum {
 
-// SplitMix64: a sequence of well-mixed numbers from a counter.
 class Random {
  public:
   explicit Random(uint64_t seed) : state_(seed) {}
-  uint64_t Next() {
-    uint64_t z = state_ += 0x9e3779b97f4a7c15u;
-    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
-    return z ^ z >> 31;
-  }
+  uint64_t Next() { return SplitMix(state_ += kSplitMixStep); }
   int64_t Below(int64_t bound) {
     return static_cast<int64_t>(Next() % static_cast<uint64_t>(bound));
   }

@@ -10,17 +10,13 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "kernels/formats/bf16.h"
+#include "kernels/numerics/splitmix.h"
 
 namespace fulcrum::cli {
 namespace {
 
 // A bijective mix of a counter: no state to carry, the same everywhere.
-uint64_t Mix(uint64_t x) {
-  x += 0x9e3779b97f4a7c15u;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-  return x ^ (x >> 31);
-}
+uint64_t Mix(uint64_t x) { return SplitMix(x + kSplitMixStep); }
 
 // Sum of eight uniform bytes, scaled to mean 0 and deviation 1: no library function whose rounding
 // differs between machines.

@@ -5,6 +5,7 @@
 #include <cstddef>
 
 #include "kernels/formats/fp8_block128.h"
+#include "kernels/numerics/splitmix.h"
 
 namespace fulcrum::numerics {
 namespace {
@@ -23,16 +24,11 @@ enum class Kind : uint8_t {
 constexpr int kKinds = 9;
 constexpr uint32_t kInfinity = 0x7f800000u, kNan = 0x7fffffffu;
 
-// SplitMix64: the same set from the same seed on every machine.
+// The same set from the same seed on every machine.
 class Random {
  public:
   explicit Random(uint64_t seed) : state_(seed) {}
-  uint32_t Bits() {
-    uint64_t z = state_ += 0x9e3779b97f4a7c15u;
-    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
-    return static_cast<uint32_t>((z ^ z >> 31) >> 32);
-  }
+  uint32_t Bits() { return static_cast<uint32_t>(SplitMix(state_ += kSplitMixStep) >> 32); }
   // A value of random sign and fraction whose exponent field lies in [low, high]: 0 is subnormal,
   // 127 belongs to 1, 255 to infinities and NaN.
   uint32_t F32(uint32_t low, uint32_t high) {
