@@ -1,19 +1,16 @@
-// See auditor.h. What an output must be is kernels/numerics/oracle's; this file picks outputs,
-// keeps the queue and judges.
+// See auditor.h. What an output must be is kernels/numerics/oracle's; this file picks outputs
+// and judges.
 // SPDX-License-Identifier: Apache-2.0
 #include "scheduler/auditor.h"
 
 #include <bit>
 #include <cstring>
-#include <deque>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
-#include "absl/time/clock.h"
 #include "kernels/formats/bf16.h"
 #include "kernels/numerics/oracle.h"
 #include "scheduler/checker_thread.h"
@@ -48,25 +45,14 @@ class Auditor::Impl {
         observer_(observer),
         bundles_(bundles),
         options_(options),
-        random_(options.seed) {
-    thread_ = std::thread([this] { Loop(); });
-  }
-  ~Impl() {
-    {
-      absl::MutexLock lock(&mu_);
-      stopping_ = true;
-      wake_.Signal();
-    }
-    thread_.join();
-  }
+        random_(options.seed),
+        thread_([this](const Job& job) { Judge(job); },
+                {.every = options.scrub_interval, .run = [this] { ScrubNext(); }}) {}
 
   void Offer(double rate, const std::shared_ptr<const Shard>& shard, const Arm& arm, int m,
              const uint16_t* activations, const std::byte* output, DType output_type,
              uint64_t lever_epoch);
-  void Flush() {
-    absl::MutexLock lock(&mu_);
-    while (!pending_.empty() || judging_) judged_.Wait(&mu_);
-  }
+  void Flush() { thread_.Flush(); }
   void ScrubAll() {
     for (const auto& shard : shards_.Serving()) Scrub(*shard);
   }
@@ -86,7 +72,6 @@ class Auditor::Impl {
     std::vector<uint16_t> activations = {};  // one row of K per sample
   };
 
-  void Loop();
   void Judge(const Job& job);
   void Keep(const Job& job, const Sample& sample, std::span<const uint16_t> x);
   void Scrub(const Shard& shard);
@@ -98,13 +83,8 @@ class Auditor::Impl {
   const AuditorOptions options_;
   absl::Mutex mu_;
   Random random_ ABSL_GUARDED_BY(mu_);
-  std::deque<Job> pending_ ABSL_GUARDED_BY(mu_);
-  bool judging_ ABSL_GUARDED_BY(mu_) = false;
-  bool stopping_ ABSL_GUARDED_BY(mu_) = false;
-  absl::CondVar wake_;         // the audit thread should look
-  absl::CondVar judged_;       // nothing is pending
   std::string last_scrubbed_;  // audit thread's own
-  std::thread thread_;
+  CheckerThread<Job> thread_;
 };
 
 void Auditor::Impl::Offer(double rate, const std::shared_ptr<const Shard>& shard, const Arm& arm,
@@ -116,7 +96,7 @@ void Auditor::Impl::Offer(double rate, const std::shared_ptr<const Shard>& shard
   {
     absl::MutexLock lock(&mu_);
     if (random_.Unit() >= rate) return;
-    dropped = pending_.size() >= options_.max_pending;
+    dropped = thread_.pending() >= options_.max_pending;
     for (int i = 0; !dropped && i < options_.outputs_per_batch; ++i) {
       job.samples.push_back(
           {.row = static_cast<int>(random_.Below(m)), .column = random_.Below(shard->n())});
@@ -135,9 +115,7 @@ void Auditor::Impl::Offer(double rate, const std::shared_ptr<const Shard>& shard
     const int64_t index = sample.row * shard->n() + sample.column;
     sample.found = Load(output + static_cast<size_t>(index) * SizeOf(output_type), output_type);
   }
-  absl::MutexLock lock(&mu_);
-  pending_.push_back(std::move(job));
-  wake_.Signal();
+  thread_.Add(std::move(job));
 }
 
 void Auditor::Impl::Judge(const Job& job) {
@@ -218,39 +196,6 @@ void Auditor::Impl::ScrubNext() {
   }
   last_scrubbed_ = next->name;
   Scrub(*next);
-}
-
-void Auditor::Impl::Loop() {
-  LowerPriority();
-  const bool scrubs = options_.scrub_interval > absl::ZeroDuration();
-  absl::Time next_scrub = scrubs ? absl::Now() + options_.scrub_interval : absl::InfiniteFuture();
-  for (;;) {
-    Job job;
-    bool have_job = false;
-    {
-      absl::MutexLock lock(&mu_);
-      while (!stopping_ && pending_.empty() && absl::Now() < next_scrub) {
-        wake_.WaitWithDeadline(&mu_, next_scrub);
-      }
-      if (stopping_) return;
-      if (!pending_.empty()) {
-        job = std::move(pending_.front());
-        pending_.pop_front();
-        have_job = judging_ = true;
-      }
-    }
-    if (have_job) {
-      Judge(job);
-      job = Job();  // lets the shard go before anyone is told
-      absl::MutexLock lock(&mu_);
-      judging_ = false;
-      if (pending_.empty()) judged_.SignalAll();
-    }
-    if (absl::Now() >= next_scrub) {
-      ScrubNext();
-      next_scrub = absl::Now() + options_.scrub_interval;
-    }
-  }
 }
 
 Auditor::Auditor(const ShardStore& shards, Observer& observer, AuditorOptions options,

@@ -1,13 +1,22 @@
-// What the checkers' threads share: a stream of random numbers and their place behind everything
-// that serves.
+// What the checkers (auditor.h, shadow.h) share: a queue of jobs with one thread behind everything
+// that serves, and a stream of random numbers. What a job is, and which are dropped, is theirs.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <cstddef>
 #include <cstdint>
+#include <deque>
+#include <functional>
+#include <thread>
+#include <utility>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "kernels/numerics/splitmix.h"
 
 namespace fulcrum {
@@ -32,5 +41,97 @@ inline void LowerPriority() {
   constexpr int kNiceness = 10;
   (void)setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), kNiceness);
 }
+
+// Runs one job after another, in the order in which they came. Thread-safe. Who owns one declares
+// it last: the thread runs from construction on.
+template <class Job>
+class CheckerThread {
+ public:
+  // Something to do once in a while between jobs; none without an interval above zero.
+  struct Chore {
+    absl::Duration every = absl::ZeroDuration();
+    std::function<void()> run = {};
+  };
+
+  explicit CheckerThread(std::function<void(const Job&)> run, Chore chore = {})
+      : run_(std::move(run)), chore_(std::move(chore)), thread_([this] { Loop(); }) {}
+  ~CheckerThread() { Stop(); }
+  CheckerThread(const CheckerThread&) = delete;
+  CheckerThread& operator=(const CheckerThread&) = delete;
+
+  void Add(Job job) {
+    absl::MutexLock lock(&mu_);
+    pending_.push_back(std::move(job));
+    wake_.Signal();
+  }
+  // Jobs that wait; the one that runs is not among them.
+  size_t pending() const {
+    absl::MutexLock lock(&mu_);
+    return pending_.size();
+  }
+  // Blocks until every job added so far was run and let go.
+  void Flush() {
+    absl::MutexLock lock(&mu_);
+    while (!pending_.empty() || running_) idle_.Wait(&mu_);
+  }
+  // Ends the thread behind the job that runs; returns those that never will. By the owner alone.
+  std::deque<Job> Stop() {
+    {
+      absl::MutexLock lock(&mu_);
+      stopping_ = true;
+      wake_.Signal();
+    }
+    if (thread_.joinable()) thread_.join();
+    absl::MutexLock lock(&mu_);
+    return std::exchange(pending_, {});
+  }
+
+ private:
+  void Loop() {
+    LowerPriority();
+    absl::Time next_chore = NextChore();
+    for (;;) {
+      Job job;
+      bool have_job = false;
+      {
+        absl::MutexLock lock(&mu_);
+        while (!stopping_ && pending_.empty() && absl::Now() < next_chore) {
+          wake_.WaitWithDeadline(&mu_, next_chore);
+        }
+        if (stopping_) return;
+        if (!pending_.empty()) {
+          job = std::move(pending_.front());
+          pending_.pop_front();
+          have_job = running_ = true;
+        }
+      }
+      if (have_job) {
+        run_(job);
+        job = Job();  // lets go of what it holds before anyone is told
+        absl::MutexLock lock(&mu_);
+        running_ = false;
+        if (pending_.empty()) idle_.SignalAll();
+      }
+      if (absl::Now() >= next_chore) {
+        chore_.run();
+        next_chore = NextChore();
+      }
+    }
+  }
+  absl::Time NextChore() const {
+    return chore_.every > absl::ZeroDuration() ? absl::Now() + chore_.every
+                                               : absl::InfiniteFuture();
+  }
+
+  const std::function<void(const Job&)> run_;
+  const Chore chore_;
+  mutable absl::Mutex mu_;
+  std::deque<Job> pending_ ABSL_GUARDED_BY(mu_);
+  bool running_ ABSL_GUARDED_BY(mu_) = false;
+  bool stopping_ ABSL_GUARDED_BY(mu_) = false;
+  absl::CondVar wake_;  // the thread should look
+  absl::CondVar idle_;  // nothing is pending
+  std::thread thread_;
+};
 
 }  // namespace fulcrum

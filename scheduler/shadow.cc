@@ -1,12 +1,10 @@
-// Sampling, the queue and the grading of shadow checks. What is near enough is the budget's.
+// Sampling and grading of shadow checks. What is near enough is the budget's.
 // SPDX-License-Identifier: Apache-2.0
 #include "scheduler/shadow.h"
 
 #include <algorithm>
 #include <cstring>
-#include <deque>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -36,26 +34,22 @@ int64_t GradedTargets(std::span<const LaunchTarget> targets) {
 class Shadow::Impl {
  public:
   Impl(Observer& observer, BundleStore* bundles, ShadowOptions options)
-      : observer_(observer), bundles_(bundles), options_(options), random_(options.seed) {
-    thread_ = std::thread([this] { Loop(); });
-  }
+      : observer_(observer),
+        bundles_(bundles),
+        options_(options),
+        random_(options.seed),
+        thread_([this](const Job& job) {
+          Grade(job);
+          Release(job);
+        }) {}
   ~Impl() {
-    {
-      absl::MutexLock lock(&mu_);
-      stopping_ = true;
-      wake_.Signal();
-    }
-    thread_.join();
-    for (const Job& job : pending_) Release(job);
+    for (const Job& job : thread_.Stop()) Release(job);
   }
 
   void Offer(const Batch& batch, Step step, bool must, const std::shared_ptr<const Shard>& shard,
              const LaunchTarget& target, const uint16_t* activations, const std::byte* output,
              DType output_type);
-  void Flush() {
-    absl::MutexLock lock(&mu_);
-    while (!pending_.empty() || grading_) graded_.Wait(&mu_);
-  }
+  void Flush() { thread_.Flush(); }
 
  private:
   struct Job {
@@ -76,7 +70,6 @@ class Shadow::Impl {
   static void Release(const Job& job) {
     if (job.valve != nullptr) job.valve->ungraded_rows.fetch_sub(job.batch_rows);
   }
-  void Loop();
   void Grade(const Job& job);
   void Tell(const Job& job, ShadowEvent event);
 
@@ -85,12 +78,7 @@ class Shadow::Impl {
   const ShadowOptions options_;
   absl::Mutex mu_;
   Random random_ ABSL_GUARDED_BY(mu_);
-  std::deque<Job> pending_ ABSL_GUARDED_BY(mu_);
-  bool grading_ ABSL_GUARDED_BY(mu_) = false;
-  bool stopping_ ABSL_GUARDED_BY(mu_) = false;
-  absl::CondVar wake_;    // the thread should look
-  absl::CondVar graded_;  // nothing is pending
-  std::thread thread_;
+  CheckerThread<Job> thread_;
 };
 
 void Shadow::Impl::Offer(const Batch& batch, Step step, bool must,
@@ -116,7 +104,7 @@ void Shadow::Impl::Offer(const Batch& batch, Step step, bool must,
     absl::MutexLock lock(&mu_);
     if (!must && random_.Unit() >= rate) return;
     // Those that must be graded are few by their own bound (CanaryValve).
-    dropped = !must && pending_.size() >= options_.max_pending;
+    dropped = !must && thread_.pending() >= options_.max_pending;
     row = random_.Below(batch.rows - job.rows + 1);
     const int64_t units = (n - job.columns) / kColumnUnit + 1;
     job.column = random_.Below(units) * kColumnUnit;
@@ -131,9 +119,7 @@ void Shadow::Impl::Offer(const Batch& batch, Step step, bool must,
     const std::byte* const from = output + static_cast<size_t>((row + i) * n + job.column) * size;
     job.outputs.insert(job.outputs.end(), from, from + static_cast<size_t>(job.columns) * size);
   }
-  absl::MutexLock lock(&mu_);
-  pending_.push_back(std::move(job));
-  wake_.Signal();
+  thread_.Add(std::move(job));
 }
 
 void Shadow::Impl::Tell(const Job& job, ShadowEvent event) {
@@ -198,27 +184,6 @@ void Shadow::Impl::Grade(const Job& job) {
   bundle.outputs = job.outputs;
   const std::string path = bundles_->Write(std::move(bundle));
   if (!path.empty()) observer_.OnBundle(path);
-}
-
-void Shadow::Impl::Loop() {
-  LowerPriority();
-  for (;;) {
-    Job job;
-    {
-      absl::MutexLock lock(&mu_);
-      while (!stopping_ && pending_.empty()) wake_.Wait(&mu_);
-      if (stopping_) return;
-      job = std::move(pending_.front());
-      pending_.pop_front();
-      grading_ = true;
-    }
-    Grade(job);
-    Release(job);
-    job = Job();  // lets the shard go before anyone is told
-    absl::MutexLock lock(&mu_);
-    grading_ = false;
-    if (pending_.empty()) graded_.SignalAll();
-  }
 }
 
 Shadow::Shadow(Observer& observer, BundleStore* bundles, ShadowOptions options)

@@ -1,0 +1,77 @@
+// The checkers' thread: order, what a flush waits for, what a stop leaves, chores between jobs.
+// SPDX-License-Identifier: Apache-2.0
+#include "scheduler/checker_thread.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <memory>
+#include <vector>
+
+#include "tests/support/event.h"
+
+namespace fulcrum {
+namespace {
+
+struct Job {
+  int number = 0;
+  std::shared_ptr<int> held = {};
+};
+
+TEST(CheckerThread, JobsRunInOrderAndAFlushWaitsForAll) {
+  std::vector<int> ran;  // the thread's own until the flush
+  CheckerThread<Job> thread([&](const Job& job) { ran.push_back(job.number); });
+  std::vector<int> expected;
+  for (int i = 0; i < 100; ++i) {
+    thread.Add({.number = i});
+    expected.push_back(i);
+  }
+  thread.Flush();
+  EXPECT_EQ(ran, expected);
+  EXPECT_EQ(thread.pending(), 0u);
+}
+
+TEST(CheckerThread, WhatAJobHoldsIsLetGoBeforeAFlushEnds) {
+  auto held = std::make_shared<int>(1);
+  CheckerThread<Job> thread([](const Job&) {});
+  for (int i = 0; i < 100; ++i) {
+    thread.Add({.held = held});
+    thread.Flush();
+    ASSERT_EQ(held.use_count(), 1) << i;
+  }
+}
+
+TEST(CheckerThread, AStopEndsBehindTheJobThatRunsAndReturnsTheOthers) {
+  test::Event begun, go_on;
+  int ran = 0;
+  CheckerThread<Job> thread([&](const Job&) {
+    ++ran;
+    begun.Notify();
+    go_on.WaitForNotification();
+  });
+  for (int i = 0; i < 4; ++i) thread.Add({.number = i});
+  begun.WaitForNotification();
+  EXPECT_EQ(thread.pending(), 3u);
+  std::deque<Job> left;
+  std::thread stops([&] { left = thread.Stop(); });
+  go_on.Notify();
+  stops.join();
+  // The thread may have gone on to more jobs before it saw the stop, never past one in the middle.
+  EXPECT_GE(ran, 1);
+  EXPECT_EQ(static_cast<size_t>(ran) + left.size(), 4u);
+  for (size_t i = 0; i < left.size(); ++i) EXPECT_EQ(left[i].number, ran + static_cast<int>(i));
+  EXPECT_TRUE(thread.Stop().empty());  // again does nothing
+}
+
+TEST(CheckerThread, ChoresComeWithoutJobsAndAlsoAmongThem) {
+  std::atomic<int> chores{0};
+  CheckerThread<Job> thread([](const Job&) {},
+                            {.every = absl::Microseconds(100), .run = [&] { ++chores; }});
+  while (chores < 3) std::this_thread::yield();
+  const int before = chores;
+  while (chores < before + 3) thread.Add({});  // never idle
+  thread.Flush();
+}
+
+}  // namespace
+}  // namespace fulcrum
