@@ -154,6 +154,7 @@ void Executor::TellBatch(const Batch& batch, const absl::Status& status) {
                      .output_type = output_type_,
                      .rows = batch.rows,
                      .kernel = At(stages_, Stage::kKernel),
+                     .picked = batch.picked,
                      .lever_epoch = batch.levers->epoch,
                      .canary = batch.canary == nullptr ? 0 : batch.canary->id,
                      .candidate = candidate,

@@ -10,6 +10,7 @@
 #include <string>
 #include <string_view>
 
+#include "absl/time/time.h"
 #include "kernels/ladder/arm.h"
 #include "kernels/types.h"
 #include "scheduler/call.h"
@@ -34,7 +35,8 @@ struct BatchEvent {
   Step step = Step::kDecode;
   DType output_type = DType::kBf16;
   int rows = 0;
-  double kernel = 0;  // seconds
+  double kernel = 0;       // seconds
+  absl::Time picked = {};  // when it took its levers
   uint64_t lever_epoch = 0;
   uint64_t canary = 0;       // the canary under way when the batch was picked; 0: none
   bool candidate = false;    // it ran under the canary's levers
