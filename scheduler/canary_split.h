@@ -28,7 +28,10 @@ struct CanaryValve {
 
   // The first batches are all shadow-checked (shadow.h). While so many rows of them still wait for
   // their check, further batches run under the live snapshot: what a wrong arm can serve before it
-  // is found is bounded by rows, not by time.
+  // is found is bounded by rows, not by time. The price is that a client (or shard) of the canary's
+  // side may get either epoch until then. Fewer clients at first would not mend it, one of them can
+  // bring more rows than are checked; holding its calls back would make each wait for a CPU's
+  // check.
   static constexpr int64_t kFirstBatches = 200;
   static constexpr int64_t kMaxUngradedRows = 64;
   std::atomic<int64_t> batches{0};        // of a non-exact arm, launched
