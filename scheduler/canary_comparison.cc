@@ -29,6 +29,12 @@ RowBucket BucketOf(int rows) {
   return {first, kAnyRows};
 }
 
+std::string Name(RowBucket bucket) {
+  if (bucket.last == kAnyRows) return absl::StrFormat("%d+", bucket.first);
+  if (bucket.last == bucket.first) return absl::StrFormat("%d", bucket.first);
+  return absl::StrFormat("%d-%d", bucket.first, bucket.last);
+}
+
 void CanaryComparison::Recent::Add(double value) {
   if (seconds.size() < kRecentTimes) {
     seconds.push_back(static_cast<float>(value));
@@ -72,12 +78,14 @@ void CanaryComparison::Add(const ComparisonCell& cell, const Arm* canary, const 
     group.canary = canary;
     ++group.canary_batches;
     ++c.canary_batches;
+    group.canary_seconds += kernel_seconds;
     group.canary_times.Add(kernel_seconds);
   } else {
     group.asked = asked;
     group.control = cell.weights.front().control;
     ++group.control_batches;
     ++c.control_batches;
+    group.control_seconds += kernel_seconds;
     group.control_times.Add(kernel_seconds);
   }
   bool judged = false;
@@ -139,6 +147,8 @@ std::vector<CanaryComparison::Row> CanaryComparison::Rows() const {
                     .canary_ran = group->canary,
                     .control_batches = group->control_batches,
                     .canary_batches = group->canary_batches,
+                    .control_seconds = group->control_seconds,
+                    .canary_seconds = group->canary_seconds,
                     .control_p50 = group->control_times.Quantile(0.5),
                     .control_p99 = group->control_times.Quantile(0.99),
                     .canary_p50 = group->canary_times.Quantile(0.5),

@@ -28,6 +28,7 @@ struct RowBucket {
   friend bool operator<(const RowBucket& a, const RowBucket& b) { return a.first < b.first; }
 };
 RowBucket BucketOf(int rows);
+std::string Name(RowBucket bucket);  // "1", "5-8", "2049+"
 
 // Batches of equal cells do the same work: as many rows through weights of the same shapes. The
 // control's arms are part of it, so that what an unassigned caller's policy ran is not taken for
@@ -89,6 +90,7 @@ class CanaryComparison {
     RowBucket bucket;
     const Arm *control_asked = nullptr, *control_ran = nullptr, *canary_ran = nullptr;
     int64_t control_batches = 0, canary_batches = 0;
+    double control_seconds = 0, canary_seconds = 0;  // the sum over the batches
     double control_p50 = 0, control_p99 = 0, canary_p50 = 0, canary_p99 = 0;  // seconds; 0: unknown
     double p50_evidence = 1, p99_evidence = 1;  // against "no slower than the limit"
   };
@@ -110,6 +112,7 @@ class CanaryComparison {
     int rank = 0;  // 1 for the first group that the canary met; weighs its evidence
     const Arm *asked = nullptr, *control = nullptr, *canary = nullptr;
     int64_t control_batches = 0, canary_batches = 0;
+    double control_seconds = 0, canary_seconds = 0;
     Recent control_times, canary_times;
     Evidence p50{kMedian.null_mean()}, p99{kP99.null_mean()};
   };

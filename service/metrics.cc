@@ -154,7 +154,12 @@ void Metrics::OnBatch(const BatchEvent& event) {
 void Metrics::OnShadow(const ShadowEvent& event) {
   Tier* const tier = TierOf(*event.arm);
   if (tier == nullptr || tier->max_ulp == nullptr) return;
-  tier->shadows[static_cast<size_t>(event.result)]->Increment();
+  const auto result = static_cast<size_t>(event.result);
+  tier->shadows[result]->Increment();
+  if (event.canary != 0) {
+    canary_shadows_[event.candidate ? 1 : 0][static_cast<size_t>(event.shard->family)][result]
+        ->Increment();
+  }
   // One thread reports these: no other may have raised a gauge between the look and the set.
   const auto raise = [](prometheus::Gauge* gauge, double value) {
     if (value > gauge->Value()) gauge->Set(value);
@@ -173,7 +178,7 @@ void Metrics::OnDeviceFault(std::string_view device, const absl::Status&) {
 }
 
 std::vector<std::shared_ptr<prometheus::Collectable>> Metrics::collectables() const {
-  return {registry_, stage_seconds_, batch_rows_, grpc_seconds_};
+  return {registry_, stage_seconds_, batch_rows_, grpc_seconds_, canary_series_};
 }
 
 std::string Metrics::Text() const {

@@ -30,6 +30,7 @@
 #include "scheduler/observer.h"
 #include "service/grpc_status.h"
 #include "service/histogram.h"
+#include "service/metrics_canary.h"
 
 namespace fulcrum::service {
 
@@ -79,6 +80,10 @@ class Metrics : public Observer {
   void SetLevers(const LeverSnapshot& levers);
   void LeverChanged(const LeverEvent& event);
   void SetCanary(CanaryState state);
+  // Where to read the running or last canary from, until the last scrape. Before the first.
+  void SetCanarySource(CanarySeries::Source source) {
+    canary_series_->SetSource(std::move(source));
+  }
   void SetShardBytes(std::string_view device, int64_t bytes);
   void SetCertificateExpiry(absl::Time expiry);
 
@@ -138,6 +143,7 @@ class Metrics : public Observer {
 
   const std::shared_ptr<prometheus::Registry> registry_ = std::make_shared<prometheus::Registry>();
   const std::shared_ptr<HistogramFamily> stage_seconds_, batch_rows_, grpc_seconds_;
+  const std::shared_ptr<CanarySeries> canary_series_ = std::make_shared<CanarySeries>();
 
   std::vector<Ladder> ladders_;
   std::vector<Tier> tiers_;  // the arms by name, then "scrub" for audits of whole weights
@@ -153,6 +159,9 @@ class Metrics : public Observer {
   prometheus::Family<prometheus::Counter>* lever_changes_ = nullptr;
   std::array<prometheus::Gauge*, kAllCanaryStates.size()> canary_state_{};
   std::array<prometheus::Counter*, 2> canary_batches_{};  // control, canary
+  using ShadowsByFamily =
+      std::array<std::array<prometheus::Counter*, kAllShadowResults.size()>, kAllFamilies.size()>;
+  std::array<ShadowsByFamily, 2> canary_shadows_{};  // control, canary
   prometheus::Family<prometheus::Gauge>* shard_bytes_ = nullptr;
   prometheus::Family<prometheus::Counter>*device_faults_ = nullptr, *incidents_ = nullptr;
   prometheus::Counter* dropped_observations_ = nullptr;

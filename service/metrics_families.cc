@@ -256,7 +256,22 @@ void Metrics::MakeLevers() {
                     .Name("fulcrum_canary_batches_total")
                     .Help("Launches picked while a canary ran, by the side they ran on.")
                     .Register(*registry_);
-  canary_batches_ = {&sides.Add({{"side", "control"}}), &sides.Add({{"side", "canary"}})};
+  auto& shadows = BuildCounter()
+                      .Name("fulcrum_canary_shadow_checks_total")
+                      .Help(
+                          "Batches picked while a canary ran that were compared with class exact, "
+                          "by the side they ran on.")
+                      .Register(*registry_);
+  for (const size_t side : {0, 1}) {
+    const std::string name = side == 0 ? "control" : "canary";
+    canary_batches_[side] = &sides.Add({{"side", name}});
+    for (Family family : kAllFamilies) {
+      for (ShadowResult result : kAllShadowResults) {
+        canary_shadows_[side][static_cast<size_t>(family)][static_cast<size_t>(result)] =
+            &shadows.Add({{"side", name}, {"family", Label(family)}, {"result", Label(result)}});
+      }
+    }
+  }
   for (const LeverInfo& info : LeverTable()) {
     const auto index = static_cast<size_t>(info.lever);
     const std::string name(info.name);

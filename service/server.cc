@@ -200,6 +200,7 @@ Server::Impl::Impl(const Config& config, ServerOptions options,
                                .draining = [this] { return health_.draining(); }}),
       lever_service_(levers_, canaries_, authorizer_) {
   metrics_.SetLevers(*levers_.Snapshot());
+  metrics_.SetCanarySource([this] { return canaries_.Last(); });
   lever_changes_ = levers_.Subscribe([this](const LeverEvent& event) {
     metrics_.LeverChanged(event);
     metrics_.SetLevers(*levers_.Snapshot());

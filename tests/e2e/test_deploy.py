@@ -60,9 +60,35 @@ class Files(unittest.TestCase):
     def test_dashboard_shows_canaries_and_shadow_checks(self):
         dashboard = json.loads((DEPLOY / "grafana" / "node.json").read_text())
         shown = " ".join(t["expr"] for p in dashboard["panels"] for t in p["targets"])
-        for metric in ("canary_state", "canary_batches_total", "shadow_checks_total",
-                       "shadow_max_ulp", "shadow_worst_element", "shadow_worst_row_rms"):
+        for metric in ("canary_state", "canary_batches_total", "canary_kernel_seconds",
+                       "canary_shadow_checks_total", "shadow_checks_total", "shadow_max_ulp",
+                       "shadow_worst_element", "shadow_worst_row_rms"):
             self.assertIn(f"fulcrum_{metric}{{", shown)
+
+    def test_dashboard_asks_for_metrics_and_labels_that_there_are(self):
+        rows = re.findall(r"^\| `(fulcrum_\w+)` \| (\w+) \|([^|]*)\|",
+                          (SOURCE / "README.md").read_text(), re.M)
+        labels = {"summary": {"quantile"}, "histogram": {"le"}}
+        have = {}
+        for name, kind, own in rows:
+            for suffix in {"summary": ("", "_sum", "_count"),
+                           "histogram": ("_bucket", "_sum", "_count")}.get(kind, ("",)):
+                have[name + suffix] = ({label.strip() for label in own.split(",")} |
+                                       labels.get(kind, set()) | {"instance"})
+        dashboard = json.loads((DEPLOY / "grafana" / "node.json").read_text())
+        for panel in dashboard["panels"]:
+            for target in panel["targets"]:
+                selectors = re.findall(r"(fulcrum_\w+)\{([^}]*)\}", target["expr"])
+                self.assertEqual(len(selectors), target["expr"].count("fulcrum_"))
+                shown = set(re.findall(r"{{(\w+)}}", target["legendFormat"]))
+                for name, matchers in selectors:
+                    self.assertIn(name, have, panel["title"])
+                    asked = set(re.findall(r"(\w+)=", re.sub(r'"[^"]*"', "", matchers)))
+                    self.assertLessEqual(asked | shown, have[name], panel["title"])
+        for variable in dashboard["templating"]["list"]:
+            for name, label in re.findall(r"label_values\((\w+), (\w+)\)", str(variable["query"])):
+                self.assertIn(label, next(own for found, own in have.items()
+                                          if found.startswith(name)), name)
 
     def test_dashboard_panels_do_not_overlap(self):
         taken = set()

@@ -10,6 +10,9 @@ import unittest
 from node import GATE, Node, SOURCE, project, request
 
 
+FASTEST = 3
+
+
 def exposed(text):
     """{name: type}, without what the exposer of prometheus-cpp says of itself."""
     types = re.findall(r"^# TYPE (\w+) (\w+)$", text, re.M)
@@ -25,11 +28,15 @@ class Metrics(unittest.TestCase):
         self.assertGreater(len(rows), 20)
         with Node() as node:
             project(node.channel(), request())
+            # What compares control and canary is there from the first batch that was compared.
+            node.fulcrum("levers", "set", "m16_tc=all", "--canary", "99%", "--by", "batch")
+            for _ in range(20):
+                project(node.channel(), request(rows=8, policy=FASTEST))
             text = node.scrape()
         self.assertEqual(exposed(text), {name: kind for name, kind, _ in rows})
         for name, kind, labels in rows:
             expected = {label.strip() for label in labels.split(",") if label.strip()}
-            suffix = "_count" if kind == "histogram" else ""
+            suffix = "_count" if kind in ("histogram", "summary") else ""
             for found in re.findall(rf"^{name}{suffix}(?:{{(.*)}})? ", text, re.M):
                 self.assertEqual({k for k, _ in re.findall(r'(\w+)="([^"]*)"', found)}, expected, name)
 

@@ -51,9 +51,14 @@ void ObserveEveryHistogram(Metrics& metrics) {
   metrics.GrpcTook(0, 1e-3);
 }
 
+CanaryReport OneComparison() {
+  return {.rows = {{.bucket = BucketOf(6), .control_batches = 1, .control_seconds = 1e-3}}};
+}
+
 TEST(Metrics, NamesTypesAndLabelsAreTheContract) {
   Metrics metrics(OneDevice());
   ObserveEveryHistogram(metrics);
+  metrics.SetCanarySource([] { return OneComparison(); });
   std::map<std::string, std::string> got;
   for (const auto& collectable : metrics.collectables()) {
     for (const auto& family : collectable->Collect()) {
@@ -63,6 +68,7 @@ TEST(Metrics, NamesTypesAndLabelsAreTheContract) {
       for (const auto& label : family.metric.front().label) labels.insert(label.name);
       std::string text = family.type == prometheus::MetricType::Counter     ? "counter"
                          : family.type == prometheus::MetricType::Histogram ? "histogram"
+                         : family.type == prometheus::MetricType::Summary   ? "summary"
                                                                             : "gauge";
       for (const std::string& label : labels) text += " " + label;
       got[family.name] = text;
@@ -74,6 +80,8 @@ TEST(Metrics, NamesTypesAndLabelsAreTheContract) {
       {"fulcrum_build_info", "gauge compiler version"},
       {"fulcrum_calls_total", "counter code method"},
       {"fulcrum_canary_batches_total", "counter side"},
+      {"fulcrum_canary_kernel_seconds", "summary family m_bucket side step"},
+      {"fulcrum_canary_shadow_checks_total", "counter family result side"},
       {"fulcrum_canary_state", "gauge state"},
       {"fulcrum_declined_total", "counter asked ran reason"},
       {"fulcrum_device_faults_total", "counter device"},
