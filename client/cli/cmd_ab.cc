@@ -7,11 +7,15 @@
 #include "absl/strings/str_format.h"
 #include "client/cli/ab_report.h"
 #include "client/cli/ab_run.h"
+#include "client/cli/ab_split.h"
+#include "client/cli/canary_loan.h"
+#include "client/cli/canary_view.h"
 #include "client/cli/commands.h"
 #include "client/cli/interrupt.h"
 #include "client/cli/lever_set.h"
 #include "client/cli/sample_stats.h"
 #include "client/cli/step_options.h"
+#include "client/cpp/client.h"
 
 namespace fulcrum::cli {
 namespace {
@@ -22,16 +26,26 @@ class AbCommand final : public Command {
     options.Add("--sets", &texts_,
                 "NAME:LEVER=VALUE; ... repeatable: each against the first; \"NAME:\" is as it is");
     options.Required();
-    workload_.Declare(options);
-    options.Add("--rounds", &ab_.rounds, "Measured steps of each set, at least 6");
-    options.Add("--settle", &ab_.settle, "Steps after each turn that are not measured");
+    options.Choice(
+        "--by", &by_, {"round", "batch"},
+        "round: levers are turned for everybody, set after set; batch: the second of two "
+        "sets is a canary of half of the batches of FASTEST calls");
+    workload_.Declare(options, "Of every call (batch_invariant; by batch: fastest)");
+    options.Add("--rounds", &ab_.rounds,
+                "Measured steps of each set, at least 6 (by batch: replies of each call)");
+    options.Add("--settle", &ab_.settle,
+                "Steps after each turn that are not measured (by batch: before all, or more, until "
+                "half of the replies are of either set)");
     options.Flag("--control", &control_, "The first set against itself, before all else");
   }
 
   int Run(const Context& context) override {
     std::vector<LeverSetting> settings;
     if (absl::Status s = Check(settings); !s.ok()) return context.InputError(s);
+    if (workload_.policy().empty())
+      workload_.set_policy(by_batch() ? "fastest" : "batch_invariant");
     ab_.rows = workload_.rows();
+    if (by_batch()) return RunByBatch(context, settings);
     const auto ready = workload_.Open(context);
     if (!ready.ok()) return context.NodeError(ready.status());
     auto loan = LeverLoan::Take(*ready->node, settings);
@@ -59,8 +73,100 @@ class AbCommand final : public Command {
       if (!setting.ok()) return setting.status();
       settings.push_back(*std::move(setting));
     }
+    if (by_batch()) return CheckByBatch(settings);
     if (settings.size() > 1 || control_) return absl::OkStatus();
     return absl::InvalidArgumentError("--sets: expected at least two, or one with --control");
+  }
+
+  bool by_batch() const { return by_ == "batch"; }
+
+  absl::Status CheckByBatch(const std::vector<LeverSetting>& settings) const {
+    const auto bad = [](std::string text) {
+      return absl::InvalidArgumentError("--by batch: " + text);
+    };
+    if (settings.size() != 2) {
+      return bad(
+          absl::StrFormat("expected two --sets, got %d: a canary has one side beside what is live",
+                          settings.size()));
+    }
+    if (control_) return bad("--control: a canary of what is live anyway would change nothing");
+    if (workload_.in_process()) {
+      return bad("--in-process: a canary shares a node with other callers, here there are none");
+    }
+    if (!workload_.policy().empty() && workload_.policy() != "fastest") {
+      return bad(absl::StrFormat(
+          "--policy %s: only calls under fastest may have other bits from batch to batch",
+          workload_.policy()));
+    }
+    return absl::OkStatus();
+  }
+
+  int RunByBatch(const Context& context, std::vector<LeverSetting>& settings) const {
+    const auto client = context.Connect();
+    if (!client.ok()) return context.InputError(client.status());
+    if (absl::Status s = CanaryLoan::NoneRuns(**client, context.Call()); !s.ok()) {
+      return context.NodeError(s, kLookAtLevers);
+    }
+    const auto ready = workload_.Open(context);
+    if (!ready.ok()) return context.NodeError(ready.status());
+    auto loan = LeverLoan::Take(*ready->node, settings);
+    if (!loan.ok()) return context.NodeError(loan.status(), kLookAtLevers);
+    const Interrupt interrupt;
+    AbOptions ab = ab_;
+    ab.stop = [&] { return interrupt.asked(); };
+    // What is live may be the first set already: then no lever is turned for anybody else.
+    absl::Status status =
+        loan->WasLive(settings[0]) ? absl::OkStatus() : loan->Apply(settings[0]).status();
+    if (status.ok()) status = MeasureByBatch(context, *ready, **client, settings, ab);
+    const absl::Status back = loan->GiveBack();
+    for (const absl::Status& s : {status, back}) {
+      if (!s.ok()) return context.NodeError(s, kLookAtLevers);
+    }
+    return kOk;
+  }
+
+  absl::Status MeasureByBatch(const Context& context, const StepOptions::Ready& ready,
+                              client::Client& client, const std::vector<LeverSetting>& settings,
+                              const AbOptions& ab) const {
+    LeverValues candidate;
+    for (const auto& [name, value] : settings[1].values) {
+      if (settings[0].values.at(name) != value) candidate[name] = value;
+    }
+    if (candidate.empty()) {
+      return absl::InvalidArgumentError("--by batch: on this node both sets are the same");
+    }
+    auto canary = CanaryLoan::Start(client, context.Call(), candidate,
+                                    absl::StrCat("`fulcrum ab` measures ", settings[1].name));
+    if (!canary.ok()) return canary.status();
+    const auto result = RunSplitAb(*ready.node, ready.plan.calls, settings[0], settings[1], ab,
+                                   {.epoch_a = canary->canary().control_epoch(),
+                                    .epoch_b = canary->canary().epoch(),
+                                    .alive = [&] { return canary->Beat(); }});
+    const auto found = canary->GiveBack();
+    // A canary that is over explains why replies have other epochs.
+    if (absl::IsAborted(found.status())) return found.status();
+    if (!result.ok()) return result.status();
+    if (!found.ok()) return found.status();
+    Json json = workload_.ToJson(ready);
+    json["by"] = by_;
+    json["rounds"] = ab.rounds;
+    json["interval"] = "sign test on the samples' ratios, at least 95 %";
+    if (!context.json()) {
+      context.out()
+          << workload_.Describe(ready) << "; " << ab.rounds
+          << " replies of each call and set\nA sample of a set is a step put together from "
+             "replies of its epoch. CHANGE is the median of the samples' ratios B / A, "
+             "less 1; its interval of at least 95 % (sign test) is for one line alone\n";
+    }
+    Report(context, ready.plan.calls, *result, json);
+    json["canary"] = ToJson(*found);
+    if (context.json()) {
+      Print(context.out(), json);
+    } else {
+      context.out() << "\nwhat the node compared, kernel stages of all callers' batches:\n";
+      PrintCanary(context.out(), *found);
+    }
+    return absl::OkStatus();
   }
 
   absl::Status Measure(const Context& context, const StepOptions::Ready& ready, LeverLoan& loan,
@@ -137,8 +243,9 @@ class AbCommand final : public Command {
     }
   }
 
-  StepOptions workload_;
+  StepOptions workload_{""};
   AbOptions ab_;
+  std::string by_ = "round";
   std::vector<std::string> texts_;
   bool control_ = false;
 };

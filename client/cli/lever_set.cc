@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "client/cli/lever_set.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -66,6 +67,11 @@ absl::StatusOr<LeverLoan> LeverLoan::Take(StepNode& node, std::vector<LeverSetti
   }
   for (LeverSetting& setting : settings) setting.values.insert(before.begin(), before.end());
   return LeverLoan(node, std::move(before));
+}
+
+bool LeverLoan::WasLive(const LeverSetting& setting) const {
+  return std::all_of(setting.values.begin(), setting.values.end(),
+                     [this](const auto& value) { return before_.at(value.first) == value.second; });
 }
 
 absl::StatusOr<uint64_t> LeverLoan::Apply(const LeverSetting& setting) {

@@ -29,6 +29,8 @@ class LeverLoan {
   // that only others name has the value it had.
   static absl::StatusOr<LeverLoan> Take(StepNode& node, std::vector<LeverSetting>& settings);
 
+  // Whether the setting was live when the loan was taken.
+  bool WasLive(const LeverSetting& setting) const;
   // Returns the epoch in which the setting is live, or 0 when it names no lever.
   absl::StatusOr<uint64_t> Apply(const LeverSetting& setting);
   // What could not be restored is the caller's to tell. Without it nothing is turned back.

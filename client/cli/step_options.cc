@@ -13,13 +13,13 @@
 
 namespace fulcrum::cli {
 
-void StepOptions::Declare(Options& options) {
+void StepOptions::Declare(Options& options, const std::string& policy_help) {
   options.Add("--model", &model_,
               "models/MODEL of the node; in process: small, qwen-27b, or qwen-27b:0-3,lm_head");
   options.Add("--batch", &rows_, "Rows of every call, 1..32");
   options.Add("--layers", &layers_, "The first so many layers (0: all)");
   options.Flag("--no-lm-head", &no_lm_head_, "The step ends with the last layer");
-  options.Choice("--policy", &policy_, {"exact", "batch_invariant", "fastest"}, "Of every call");
+  options.Choice("--policy", &policy_, {"exact", "batch_invariant", "fastest"}, policy_help);
   options.Add("--seed", &seed_, "Of the activations");
   options.Flag("--in-process", &in_process_, "On made-up weights in this process, without gRPC");
   options.Choice("--backend", &backend_, {"auto", "cpu", "cuda"}, "In process: what computes");

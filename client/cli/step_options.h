@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -15,7 +16,9 @@ namespace fulcrum::cli {
 
 class StepOptions {
  public:
-  void Declare(Options& options);
+  // An empty policy is the command's to set before Open.
+  explicit StepOptions(std::string policy = "batch_invariant") : policy_(std::move(policy)) {}
+  void Declare(Options& options, const std::string& policy_help = "Of every call");
   absl::Status Check() const;
 
   struct Ready {
@@ -26,12 +29,15 @@ class StepOptions {
   absl::StatusOr<Ready> Open(const Context& context) const;
 
   int rows() const { return rows_; }
+  bool in_process() const { return in_process_; }
+  const std::string& policy() const { return policy_; }
+  void set_policy(std::string policy) { policy_ = std::move(policy); }
   // "16 rows, 64 layers, 257 calls a step, ..."
   std::string Describe(const Ready& ready) const;
   Json ToJson(const Ready& ready) const;
 
  private:
-  std::string model_ = "qwen-27b", backend_ = "auto", policy_ = "batch_invariant";
+  std::string model_ = "qwen-27b", backend_ = "auto", policy_;
   int rows_ = 16, layers_ = 0, threads_ = 0;
   uint64_t seed_ = 1;
   bool no_lm_head_ = false, in_process_ = false;
