@@ -122,7 +122,8 @@ TEST_F(CanaryFirstBatches, ExactCallsHaveTheSameBitsInBothEpochs) {
   gate_.SetOpen(false);
   EXPECT_EQ(EpochOf(on_canary_, Policy::kExact), report_.epoch);
   const auto in_candidate = last_->outputs;
-  while (EpochOf(on_canary_) == report_.epoch) {
+  for (int64_t rows = 0; EpochOf(on_canary_) == report_.epoch; rows += kRows) {
+    ASSERT_LE(rows, CanaryValve::kMaxUngradedRows);
   }
   EXPECT_EQ(EpochOf(on_canary_, Policy::kExact), report_.control_epoch);
   EXPECT_EQ(last_->outputs, in_candidate);
