@@ -87,7 +87,11 @@ int MeasureInProcess(const Options& options) {
     InProcessLoad load((*node)->scheduler(), *shard, callers);
     load.Record(0.5);  // warm
     const CallsRecorded run = load.Record(options.seconds);
-    if (run.failed || run.calls.empty()) return 1;
+    if (!run.status.ok() || run.calls.empty()) {
+      std::fprintf(stderr, "bench_end_to_end: %zu calls ended, %s\n", run.calls.size(),
+                   run.status.ToString().c_str());
+      return 1;
+    }
     const double rows = run.CallsPerSecond();
     if (callers == 1) one = rows;
     const std::vector<float> us = run.LatenciesUs();

@@ -164,7 +164,11 @@ struct Stretch {
   double p50 = 0, p99 = 0, calls_per_second = 0;
 };
 bool Measured(const CallsRecorded& recorded, Stretch* out) {
-  if (recorded.failed || recorded.calls.empty()) return false;
+  if (!recorded.status.ok() || recorded.calls.empty()) {
+    std::fprintf(stderr, "bench_levers: %zu calls ended, %s\n", recorded.calls.size(),
+                 recorded.status.ToString().c_str());
+    return false;
+  }
   const std::vector<float> us = recorded.LatenciesUs();
   *out = {us[us.size() / 2], us[us.size() * 99 / 100], recorded.CallsPerSecond()};
   return true;

@@ -70,8 +70,8 @@ class InProcessLoad::Caller {
   bool running() const { return running_.load(std::memory_order_acquire); }
   // Of the call that has ended.
   void AddTo(CallsRecorded& sums) const {
-    if (!ok_) {
-      sums.failed = true;
+    if (!status_.ok()) {
+      sums.status = status_;
       return;
     }
     sums.batch_rows += batch_rows_;
@@ -94,7 +94,7 @@ class InProcessLoad::Caller {
     }
     void Complete(const CallResult& result) override {
       const Provenance& of = result.provenance;
-      caller_.ok_ = result.status.ok();
+      caller_.status_ = result.status;
       caller_.batch_rows_ = std::max(of.batch_rows, 1);
       caller_.kernel_seconds_ = of.stages[static_cast<size_t>(Stage::kKernel)];
       caller_.seen_.queued_seconds =
@@ -113,7 +113,7 @@ class InProcessLoad::Caller {
   const OnIdle on_idle_;
   const std::vector<uint16_t> row_;
   CallsRecorded::Call seen_;
-  bool ok_ = false;
+  absl::Status status_;
   int batch_rows_ = 1;
   double kernel_seconds_ = 0;
   std::atomic<bool> running_{false};
@@ -173,7 +173,7 @@ CallsRecorded InProcessLoad::Record(double seconds) {
     all.calls.insert(all.calls.end(), sums.calls.begin(), sums.calls.end());
     all.batch_rows += sums.batch_rows;
     all.kernel_seconds += sums.kernel_seconds;
-    all.failed = all.failed || sums.failed;
+    all.status.Update(sums.status);
   }
   return all;
 }

@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "scheduler/scheduler.h"
@@ -38,7 +39,7 @@ struct CallsRecorded {
   std::vector<Call> calls;
   int64_t batch_rows = 0;     // of each call's batch, added up
   double kernel_seconds = 0;  // each call's share of its launch
-  bool failed = false;        // some call was
+  absl::Status status;        // of a call that failed
 
   double CallsPerSecond() const { return static_cast<double>(calls.size()) / seconds; }
   std::vector<float> LatenciesUs() const;  // ascending
