@@ -1,9 +1,9 @@
 #!/bin/bash
 # Proves the CUDA arms on the GPU of this machine, from binaries built elsewhere: no packages, no
 # network. Usage: bash tests/gpu_check.sh BUILD_DIR [REPORT]
-# BUILD_DIR/bin has tests_kernels, tests_kernels_cuda and fulcrum_bench_cuda (preset kernels);
-# BUILD_DIR/lib, where there is one, the shared libraries that this machine lacks. Prints a summary,
-# writes everything to REPORT (gpu_check.txt), and fails when anything did. About two minutes.
+# BUILD_DIR/bin has tests_kernels, tests_kernels_cuda, tests_audit and fulcrum_bench_cuda (preset
+# release); BUILD_DIR/lib, where there is one, the shared libraries that this machine lacks. Prints a
+# summary, writes everything to REPORT (gpu_check.txt), and fails when anything did. A few minutes.
 # SPDX-License-Identifier: Apache-2.0
 set -uo pipefail
 
@@ -35,6 +35,7 @@ check() {  # check NAME SECONDS COMMAND...
 check "arms against the oracle" 240 "$bin/tests_kernels" --gtest_filter='*ArmContract*'
 check "the ladder's promises" 240 "$bin/tests_kernels" --gtest_filter='*LadderContract*'
 check "backend" 120 "$bin/tests_kernels_cuda"
+check "audit of planted faults" 60 "$bin/tests_audit" --gtest_filter='*cuda*'
 if command -v compute-sanitizer >/dev/null; then
   rows='*EveryKindOfValue/cuda:*ARowAlone*/cuda:*OneHot*/cuda:*PaddingIsZero*/cuda'
   check "memcheck" 240 compute-sanitizer --tool memcheck --error-exitcode 1 \

@@ -9,6 +9,7 @@
 #include <span>
 
 #include "kernels/cuda/block_plan.h"
+#include "kernels/cuda/block_trace.cuh"
 #include "kernels/cuda/divider.cuh"
 #include "kernels/cuda/grid_order.cuh"
 #include "kernels/cuda/hopper.cuh"
@@ -30,6 +31,7 @@ template <class Quarter, int kTiles>
 __global__ void __launch_bounds__(BlockMaxWarps(kTiles, Quarter::kBlockBytes) * 32, 1)
     BlockKernel(const __grid_constant__ BlockArgs p, const __grid_constant__ CUtensorMap map) {
 #if __CUDA_ARCH__ >= 900
+  [[maybe_unused]] const BlockTrace<Quarter> trace;
   extern __shared__ __align__(1024) std::byte shared[];
   constexpr int kTileX = 8 * 64 * 2, kHalfX = kTiles * kTileX, kBlockX = 2 * kHalfX;
   LetNextGridStart();

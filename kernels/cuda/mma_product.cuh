@@ -7,6 +7,7 @@
 
 #include <algorithm>
 
+#include "kernels/cuda/block_trace.cuh"
 #include "kernels/cuda/fragment.cuh"
 #include "kernels/cuda/mma_step.cuh"
 #include "kernels/cuda/product.cuh"
@@ -18,6 +19,7 @@ inline constexpr int kMmaMaxWarps = 8;
 template <class Weights, int kTiles, int kColumnTiles>
 __global__ void __launch_bounds__(kMmaMaxWarps * 32) MmaProduct(Product p) {
 #if __CUDA_ARCH__ >= 800
+  [[maybe_unused]] const BlockTrace<Weights> trace;
   extern __shared__ float sums[];  // [segment][column][row]
   constexpr int kRows = kTiles * kTileRows, kColumns = kColumnTiles * kMmaColumns;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;

@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <span>
 
+#include "kernels/cuda/block_trace.cuh"
 #include "kernels/cuda/divider.cuh"
 #include "kernels/cuda/grid_order.cuh"
 #include "kernels/cuda/hopper.cuh"
@@ -296,6 +297,7 @@ template <class Quarter, int kTiles>
 __global__ void __launch_bounds__((kStreamWarps<Quarter, kTiles> + kStreamProducers) * 32, 1)
     StreamKernel(const __grid_constant__ StreamArgs p, const __grid_constant__ CUtensorMap map) {
 #if __CUDA_ARCH__ >= 900
+  [[maybe_unused]] const BlockTrace<Quarter> trace;
   extern __shared__ __align__(1024) std::byte shared[];
   LetNextGridStart();
   const int group = p.by_ranks(static_cast<int>(blockIdx.x));

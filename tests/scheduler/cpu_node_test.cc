@@ -13,34 +13,20 @@
 #include "scheduler/auditor.h"
 #include "scheduler/scheduler.h"
 #include "scheduler/shard_store.h"
+#include "tests/support/activation_call.h"
 #include "tests/support/random_weights.h"
 #include "tests/support/recording_observer.h"
-#include "tests/support/test_call.h"
 
 namespace fulcrum {
 namespace {
 
+using test::ActivationCall;
 using test::RandomActivations;
 using test::RandomWeight;
 using test::RecordingObserver;
 using test::Submit;
-using test::TestCall;
 
 constexpr int64_t kN = 72, kK = 640;
-
-class ActivationCall : public TestCall {
- public:
-  ActivationCall(std::shared_ptr<const Shard> shard, std::vector<uint16_t> activations)
-      : TestCall({shard}, static_cast<int>(activations.size() / static_cast<size_t>(shard->k()))),
-        activations_(std::move(activations)) {}
-  void Gather(uint16_t* out) override {
-    std::memcpy(out, activations_.data(), activations_.size() * sizeof(uint16_t));
-  }
-  const std::vector<uint16_t>& activations() const { return activations_; }
-
- private:
-  const std::vector<uint16_t> activations_;
-};
 
 class CpuNodeTest : public ::testing::TestWithParam<WeightFormat> {
  protected:

@@ -1,6 +1,6 @@
-// The CPU backend with a planted fault, for tests: its gated arms are wrong or slow, its launches
-// fail, and every launch takes a made-up kernel time, so that what a guard sees is the test's to
-// say. Everything else, and every right bit, is the CPU backend's.
+// A backend with a planted fault, for tests: its gated arms are wrong or slow, its launches fail,
+// and every launch takes a made-up kernel time, so that what a guard sees is the test's to say.
+// Everything else, and every right bit, is the real backend's: the CPU's where none is given.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -8,7 +8,6 @@
 #include <cstring>
 #include <memory>
 #include <random>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -16,6 +15,7 @@
 #include "absl/synchronization/mutex.h"
 #include "kernels/backend.h"
 #include "kernels/backend_factory.h"
+#include "tests/support/passing_backend.h"
 
 namespace fulcrum::test {
 
@@ -29,27 +29,13 @@ struct PlantedArm {
   std::atomic<int64_t> wrong_rows{0};  // computed so far
 };
 
-class PlantedBackend : public Backend {
+class PlantedBackend : public PassingBackend {
  public:
+  PlantedBackend(std::shared_ptr<PlantedArm> plant, std::unique_ptr<Backend> real)
+      : PassingBackend(std::move(real)), plant_(std::move(plant)) {}
   explicit PlantedBackend(std::shared_ptr<PlantedArm> plant, int threads = 1)
-      : plant_(std::move(plant)),
-        real_(std::move((*MakeBackends("cpu", {.cpu_threads = threads})).front())) {}
-
-  std::string_view name() const override { return real_->name(); }
-  const DeviceInfo& device() const override { return real_->device(); }
-  std::span<const Arm> ladder() const override { return real_->ladder(); }
-  absl::StatusOr<std::shared_ptr<ResidentWeight>> Upload(const WeightSource& source) override {
-    return real_->Upload(source);
-  }
-  int64_t ResidentBytes(const WeightSpec& spec) const override {
-    return real_->ResidentBytes(spec);
-  }
-  std::unique_ptr<LaunchSlot> NewSlot() override { return real_->NewSlot(); }
-  int preferred_slots() const override { return real_->preferred_slots(); }
-  LaunchShape Shape(const Arm& arm, const WeightSpec& spec, int m) const override {
-    return real_->Shape(arm, spec, m);
-  }
-  bool healthy() const override { return real_->healthy(); }
+      : PlantedBackend(std::move(plant),
+                       std::move((*MakeBackends("cpu", {.cpu_threads = threads})).front())) {}
 
   absl::StatusOr<LaunchTimes> Run(LaunchSlot& slot, const Launch& launch) override {
     bool planted = false;
@@ -57,7 +43,7 @@ class PlantedBackend : public Backend {
       planted |= target.arm->gate.lever != Lever::kAlwaysOpen;
     }
     if (planted && plant_->fails) return absl::InternalError("a planted fault");
-    absl::StatusOr<LaunchTimes> times = real_->Run(slot, launch);
+    absl::StatusOr<LaunchTimes> times = PassingBackend::Run(slot, launch);
     if (!times.ok()) return times;
     for (size_t i = 0; i < launch.targets.size(); ++i) {
       if (launch.targets[i].arm->gate.lever == Lever::kAlwaysOpen) continue;
@@ -89,7 +75,6 @@ class PlantedBackend : public Backend {
   }
 
   const std::shared_ptr<PlantedArm> plant_;
-  const std::unique_ptr<Backend> real_;
   absl::Mutex mu_;
   std::mt19937_64 random_ ABSL_GUARDED_BY(mu_){7};
 };
