@@ -59,7 +59,6 @@ struct Arm {
   int m_min = 1;         // rows it serves, inclusive; a batch above rows_per_launch runs in pieces
   int m_max = kMaxDecodeRows;
   int rows_per_launch = kMaxDecodeRows;
-  bool even_pieces = false;   // pieces of ceil(m / pieces) rows instead of full ones and a rest
   Gate gate = {};             // the lever (and choice) that opens it; ungated arms are always open
   uint32_t needs = kCapNone;  // DeviceCap bits
   bool fuses = false;         // takes siblings: one kernel for several weights

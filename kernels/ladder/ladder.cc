@@ -152,10 +152,9 @@ const Arm* AskedButDeclined(std::span<const Arm> ladder, const LadderQuery& quer
 
 std::vector<int> Pieces(const Arm& arm, int m) {
   std::vector<int> pieces;
-  if (m <= 0) return pieces;
-  const int count = (m + arm.rows_per_launch - 1) / arm.rows_per_launch;
-  const int size = arm.even_pieces ? (m + count - 1) / count : arm.rows_per_launch;
-  for (int left = m; left > 0; left -= size) pieces.push_back(std::min(size, left));
+  for (int left = m; left > 0; left -= pieces.back()) {
+    pieces.push_back(std::min(arm.rows_per_launch, left));
+  }
   return pieces;
 }
 

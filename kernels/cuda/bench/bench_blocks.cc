@@ -281,8 +281,8 @@ bool ComparePieces(Backend& backend, const WeightSpec& spec, const Options& opti
         }
         return true;
       };
-      const std::vector<int> halves = Pieces(*arm, m);
-      const std::vector<int> rest = {arm->rows_per_launch, m - arm->rows_per_launch};
+      const std::vector<int> halves = {(m + 1) / 2, m / 2};
+      const std::vector<int> rest = Pieces(*arm, m);
       const auto expected = bench.Outputs([&] { return run(halves, 0, nullptr); });
       if (expected.empty() || bench.Outputs([&] { return run(rest, 0, nullptr); }) != expected) {
         std::fprintf(stderr, "%s, M = %d: the pieces' outputs differ\n", std::string(name).c_str(),
