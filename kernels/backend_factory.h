@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string_view>
 #include <vector>
@@ -17,6 +18,9 @@ struct BackendOptions {
   // Keeps what arms of class w8a8 need with every fp8 weight (on CUDA its bytes a second time).
   // Without it they are declined for want of the capability, whatever their lever says later.
   bool w8a8 = false;
+  // DeviceCap bits that are left unused on CUDA: a device as if it were an older one, for tests of
+  // what runs there and for tools that cannot follow the newer instructions.
+  uint32_t without_caps = 0;
 };
 
 // Names of the compiled-in backends, present or not: "cpu", and "cuda" where built.

@@ -169,9 +169,11 @@ Backend::LaunchShape CudaBackend::Shape(const Arm& arm, const WeightSpec& spec, 
 }
 
 absl::StatusOr<std::vector<std::unique_ptr<Backend>>> MakeCudaBackends(int64_t memory_budget_bytes,
-                                                                       bool w8a8) {
-  const absl::StatusOr<std::vector<DeviceInfo>> devices = QueryDevices();
+                                                                       bool w8a8,
+                                                                       uint32_t without_caps) {
+  absl::StatusOr<std::vector<DeviceInfo>> devices = QueryDevices();
   if (!devices.ok()) return devices.status();
+  for (DeviceInfo& device : *devices) device.caps &= ~without_caps;
   if (devices->empty()) {
     return absl::NotFoundError(
         "backend cuda: this machine has no CUDA device, or no driver for it");

@@ -147,8 +147,10 @@ class CudaBackend : public Backend {
 };
 
 // One backend a device that an arm of this build can run on. NOT_FOUND when there is none: the
-// message says whether the machine has no device, or its devices have no arm. Options as in Make.
+// message says whether the machine has no device, or its devices have no arm. Options as in Make
+// and in BackendOptions.
 absl::StatusOr<std::vector<std::unique_ptr<Backend>>> MakeCudaBackends(int64_t memory_budget_bytes,
-                                                                       bool w8a8 = false);
+                                                                       bool w8a8 = false,
+                                                                       uint32_t without_caps = 0);
 
 }  // namespace fulcrum::cuda

@@ -24,12 +24,18 @@
 namespace fulcrum::test {
 
 // A backend that was compiled in, with its first device or the reason why there is none.
+// FULCRUM_TEST_WITHOUT_CAPS, DeviceCap bits, makes of a CUDA device an older one: its arms are run
+// where no such device is at hand, and compute-sanitizer's racecheck, which clusters of thread
+// blocks break, can follow the rest.
 struct BackendUnderTest {
   std::string name;
   std::unique_ptr<Backend> backend;
   std::string missing;
 };
-inline BackendUnderTest OpenBackend(std::string_view name, const BackendOptions& options = {}) {
+inline BackendUnderTest OpenBackend(std::string_view name, BackendOptions options = {}) {
+  if (const char* without = std::getenv("FULCRUM_TEST_WITHOUT_CAPS"); without != nullptr) {
+    options.without_caps = static_cast<uint32_t>(std::strtoul(without, nullptr, 0));
+  }
   absl::StatusOr<std::vector<std::unique_ptr<Backend>>> made = MakeBackends(name, options);
   BackendUnderTest result{.name = std::string(name), .backend = nullptr, .missing = ""};
   if (made.ok() && !made->empty()) {
