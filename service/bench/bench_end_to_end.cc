@@ -95,10 +95,15 @@ int MeasureInProcess(const Options& options) {
     const double rows = run.CallsPerSecond();
     if (callers == 1) one = rows;
     const std::vector<float> us = run.LatenciesUs();
-    std::printf("%2d callers               %10.0f %10.1f %10.1f %7.0f%%   %.1f times one\n",
+    std::printf("%2d callers               %10.0f %10.1f %10.1f %7.0f%%   %.1f times one; us:",
                 callers, rows, us[us.size() / 2],
                 static_cast<double>(run.batch_rows) / static_cast<double>(run.calls.size()),
-                100 * run.kernel_seconds / run.seconds, rows / one);
+                100 * run.all(Stage::kKernel) / run.seconds, rows / one);
+    for (const Stage stage :
+         {Stage::kQueue, Stage::kGather, Stage::kCopyIn, Stage::kKernel, Stage::kCopyOut}) {
+      std::printf(" %s %.1f", std::string(Name(stage)).c_str(), run.MeanUs(stage));
+    }
+    std::printf("\n");
   }
   return 0;
 }

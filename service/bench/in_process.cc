@@ -75,7 +75,11 @@ class InProcessLoad::Caller {
       return;
     }
     sums.batch_rows += batch_rows_;
-    sums.kernel_seconds += kernel_seconds_ / batch_rows_;
+    sums.launches += 1.0 / batch_rows_;
+    for (const Stage stage : kAllStages) {
+      const auto i = static_cast<size_t>(stage);
+      sums.all_stages[i] += stages_[i] / (stage == Stage::kQueue ? 1 : batch_rows_);
+    }
     sums.calls.push_back(seen_);
   }
 
@@ -96,7 +100,7 @@ class InProcessLoad::Caller {
       const Provenance& of = result.provenance;
       caller_.status_ = result.status;
       caller_.batch_rows_ = std::max(of.batch_rows, 1);
-      caller_.kernel_seconds_ = of.stages[static_cast<size_t>(Stage::kKernel)];
+      caller_.stages_ = of.stages;
       caller_.seen_.queued_seconds =
           static_cast<float>(of.stages[static_cast<size_t>(Stage::kQueue)]);
       caller_.seen_.epoch = of.lever_epoch;
@@ -115,7 +119,7 @@ class InProcessLoad::Caller {
   CallsRecorded::Call seen_;
   absl::Status status_;
   int batch_rows_ = 1;
-  double kernel_seconds_ = 0;
+  StageSeconds stages_ = {};
   std::atomic<bool> running_{false};
 };
 
@@ -172,7 +176,8 @@ CallsRecorded InProcessLoad::Record(double seconds) {
     const CallsRecorded& sums = part->sums;
     all.calls.insert(all.calls.end(), sums.calls.begin(), sums.calls.end());
     all.batch_rows += sums.batch_rows;
-    all.kernel_seconds += sums.kernel_seconds;
+    all.launches += sums.launches;
+    for (size_t i = 0; i < all.all_stages.size(); ++i) all.all_stages[i] += sums.all_stages[i];
     all.status.Update(sums.status);
   }
   return all;

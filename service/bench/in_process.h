@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "scheduler/call.h"
 #include "scheduler/scheduler.h"
 #include "scheduler/shard_store.h"
 #include "service/server.h"
@@ -37,11 +38,18 @@ struct CallsRecorded {
   };
   double seconds = 0;
   std::vector<Call> calls;
-  int64_t batch_rows = 0;     // of each call's batch, added up
-  double kernel_seconds = 0;  // each call's share of its launch
-  absl::Status status;        // of a call that failed
+  int64_t batch_rows = 0;        // of each call's batch, added up
+  double launches = 0;           // each call's share of its own
+  StageSeconds all_stages = {};  // likewise its share of each stage, but for the queue its own time
+  absl::Status status;           // of a call that failed
 
   double CallsPerSecond() const { return static_cast<double>(calls.size()) / seconds; }
+  double all(Stage stage) const { return all_stages[static_cast<size_t>(stage)]; }
+  // Mean of a launch, of a call for the queue.
+  double MeanUs(Stage stage) const {
+    return 1e6 * all(stage) /
+           (stage == Stage::kQueue ? static_cast<double>(calls.size()) : launches);
+  }
   std::vector<float> LatenciesUs() const;  // ascending
 };
 
