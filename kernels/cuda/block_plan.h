@@ -6,12 +6,13 @@
 
 namespace fulcrum::cuda {
 
-// `ranks` thread blocks share the tiles of a group, each with its own K segments. A warp works on
-// one block of 128 K of one tile at a time.
+// `ranks` thread blocks, a cluster, share the tiles of a group, each with its own K segments. A
+// warp works on one block of 128 K of one tile at a time.
 struct BlockPlan {
   int ranks = 0;  // 0: not for a product of this size
   int rank_segments = 0;
   int groups = 0, group_tiles = 0;
+  int sums_here = 0;  // at most: column tiles of tiles whose segments one of them adds up
   int warps = 0;
   int shared_bytes = 0;
 
@@ -22,6 +23,8 @@ struct BlockPlan {
 constexpr int BlockMaxWarps(int column_tiles, int block_bytes) {
   return column_tiles * block_bytes > 8192 ? 16 : 20;
 }
+
+inline constexpr int kSumBytes = 32 * 16;  // of a column tile of a tile
 
 BlockPlan PlanBlocks(const StreamShape& shape, const StreamDevice& device);
 

@@ -21,6 +21,28 @@ __device__ __forceinline__ void ClusterSync() {
   asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::
                    : "memory");
 }
+// The two halves of that, for who has made barriers only (BarriersReady): a release would wait for
+// all that the thread has loaded.
+__device__ __forceinline__ void ClusterArrive() {
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+}
+__device__ __forceinline__ void ClusterWait() {
+  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+// What lies at `here` in this thread block, in thread block `rank` of the cluster.
+__device__ __forceinline__ uint32_t ClusterAddress(uint32_t here, uint32_t rank) {
+  uint32_t there;
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(here), "r"(rank));
+  return there;
+}
+// Stores into shared memory of another thread block and counts the 16 bytes at a barrier there.
+__device__ __forceinline__ void ClusterSend(uint32_t to, float4 v, uint32_t barrier) {
+  asm volatile(
+      "st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, "
+      "[%5];" ::"r"(to),
+      "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w), "r"(barrier)
+      : "memory");
+}
 // Arrives at the barrier that lies there in thread block `rank` of the cluster. For who has only
 // read: with a scope of the cluster this would be a fence of the whole device.
 __device__ __forceinline__ void ClusterArrive(uint32_t barrier, uint32_t rank) {

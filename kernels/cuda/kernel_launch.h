@@ -11,22 +11,32 @@ struct KernelGrid {
   dim3 thread_blocks;
   int threads = 0;       // of a thread block
   int shared_bytes = 0;  // dynamic, of a thread block
+  int cluster = 1;       // thread blocks that run at once and reach each other's shared memory
   bool programmatic = false;
 };
 
 template <class... Parameters, class... Arguments>
 cudaError_t LaunchKernel(void (*kernel)(Parameters...), const KernelGrid& grid, cudaStream_t stream,
                          const Arguments&... arguments) {
-  cudaLaunchAttribute attribute = {};
-  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attribute.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchAttribute attributes[2] = {};
+  unsigned count = 0;
+  if (grid.programmatic) {
+    cudaLaunchAttribute& attribute = attributes[count++];
+    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attribute.val.programmaticStreamSerializationAllowed = 1;
+  }
+  if (grid.cluster > 1) {
+    cudaLaunchAttribute& attribute = attributes[count++];
+    attribute.id = cudaLaunchAttributeClusterDimension;
+    attribute.val.clusterDim = {static_cast<unsigned>(grid.cluster), 1, 1};
+  }
   cudaLaunchConfig_t config = {};
   config.gridDim = grid.thread_blocks;
   config.blockDim = dim3(static_cast<unsigned>(grid.threads));
   config.dynamicSmemBytes = static_cast<size_t>(grid.shared_bytes);
   config.stream = stream;
-  config.attrs = &attribute;
-  config.numAttrs = grid.programmatic ? 1 : 0;
+  config.attrs = attributes;
+  config.numAttrs = count;
   return cudaLaunchKernelEx(&config, kernel, Parameters(arguments)...);
 }
 

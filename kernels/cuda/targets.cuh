@@ -24,6 +24,26 @@ struct Target {
   int first_tile;  // of the launch's tiles: those of all targets in turn
 };
 
+// Where a thread's results of a column tile of a tile go: weight rows 0 and 8 from `at` on, of
+// activation rows 0 and 1.
+struct ResultPlace {
+  std::byte* at;
+  int64_t pitch;      // bytes
+  int rows, columns;  // that there are from there on: some, none, or less than none
+
+  __device__ __forceinline__ void Store(const float (&sum)[4], bool f32) const {
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      if (e / 2 * 8 >= rows || e % 2 >= columns) continue;
+      StoreResult(at + e % 2 * pitch, f32, e / 2 * 8, sum[e]);
+    }
+  }
+  // Worked out by now, not where it is used.
+  __device__ __forceinline__ void HeldNow() {
+    asm volatile("" : "+l"(at), "+l"(pitch), "+r"(rows), "+r"(columns));
+  }
+};
+
 struct TargetLaunch {
   int target_count;
   int first_tile;  // of the part of the tiles that this launch works on
@@ -53,18 +73,19 @@ struct TargetLaunch {
     const int row = (tile + first_tile - target.first_tile) * kTileRows;
     return target.scales + int64_t{row / kScaleRows} * blocks + block;
   }
-  // The results of one column tile of a tile, as Mma leaves them.
-  __device__ __forceinline__ void Store(int tile, int column_tile, int lane,
-                                        const float (&sum)[4]) const {
+  __device__ __forceinline__ ResultPlace PlaceOf(int tile, int column_tile, int lane) const {
     const Target& target = TargetOf(tile + first_tile);
     const int64_t row = int64_t{tile + first_tile - target.first_tile} * kTileRows + lane / 4;
     const int column = column_tile * kMmaColumns + lane % 4 * 2;
-#pragma unroll
-    for (int e = 0; e < 4; ++e) {
-      const int64_t n = row + e / 2 * 8;
-      const int of = column + e % 2;
-      if (n < target.n && of < m) StoreResult(target.y, y_f32, of * target.y_pitch + n, sum[e]);
-    }
+    const int size = y_f32 ? 4 : 2;
+    const int64_t pitch = target.y_pitch * size;
+    return {static_cast<std::byte*>(target.y) + column * pitch + row * size, pitch,
+            static_cast<int>(min(target.n - row, int64_t{kTileRows})), m - column};
+  }
+  // The results of one column tile of a tile, as Mma leaves them.
+  __device__ __forceinline__ void Store(int tile, int column_tile, int lane,
+                                        const float (&sum)[4]) const {
+    PlaceOf(tile, column_tile, lane).Store(sum, y_f32);
   }
 };
 
