@@ -14,16 +14,15 @@
 #include <cstdint>
 #include <span>
 
+#include "kernels/cuda/async_copy.cuh"
 #include "kernels/cuda/block_trace.cuh"
-#include "kernels/cuda/divider.cuh"
 #include "kernels/cuda/grid_order.cuh"
 #include "kernels/cuda/hopper.cuh"
 #include "kernels/cuda/kernel_launch.h"
 #include "kernels/cuda/meeting.cuh"
 #include "kernels/cuda/mma_step.cuh"
 #include "kernels/cuda/ring.cuh"
-#include "kernels/cuda/stream_plan.h"
-#include "kernels/cuda/targets.cuh"
+#include "kernels/cuda/stream_units.cuh"
 #include "kernels/cuda/tensor_map.h"
 
 namespace fulcrum::cuda {
@@ -31,42 +30,6 @@ namespace fulcrum::cuda {
 // Warps that compute, at most: looking for NaN codes takes registers, and so do 32 columns.
 template <class Quarter, int kTiles>
 inline constexpr int kStreamWarps = Quarter::kNan&& kTiles == 4 ? 17 : kStreamMaxWarps;
-
-// What every warp needs at once lies together and first: parameters are read through a cache that
-// is empty at the start.
-struct StreamNumbers {
-  StreamPlan plan;
-  Divider by_ranks = Divider(1), by_rank_segments = Divider(1);
-  // Where things are in shared memory, bytes; activations come first.
-  int rings = 0, sums = 0, full = 0, empty = 0, x_full = 0, tile_full = 0, taken = 0;
-};
-struct StreamArgs : StreamNumbers, TargetLaunch {};
-
-// The units of one thread block, counted in the order they are worked on: others' first.
-struct StreamUnits {
-  int first, count;          // units of this rank, tile by tile
-  int own_first, own_count;  // those of tiles that are finished here
-
-  __device__ __forceinline__ StreamUnits(const StreamArgs& p, int group, int rank) {
-    const StreamPlan& plan = p.plan;
-    first = group * plan.group_units + min(group, plan.longer_groups);
-    count = plan.group_units + (group < plan.longer_groups ? 1 : 0);
-    // A tile is its group's that has its last unit; a group's tiles are dealt out to the ranks.
-    const int tile = p.by_rank_segments(first);
-    const int tiles = p.by_rank_segments(first + count) - tile;
-    const int end = tile + p.by_ranks(tiles * (rank + 1));
-    own_first = max((tile + p.by_ranks(tiles * rank)) * plan.rank_segments, first);
-    own_count = max(end * plan.rank_segments - own_first, 0);
-  }
-  __device__ __forceinline__ bool Owns(int unit) const {
-    return unit >= own_first && unit < own_first + own_count;
-  }
-  __device__ __forceinline__ int operator[](int i) const {
-    const int unit =
-        i < count - own_count ? own_first + own_count + i : own_first + i - count + own_count;
-    return unit < first + count ? unit : unit - count;
-  }
-};
 
 template <class Quarter, int kTiles>
 struct StreamProduct {
@@ -142,9 +105,15 @@ struct StreamProduct {
       }
     };
     aim();
+    // The memory idles until these are asked for, so they wait for nobody: each barrier is made
+    // just before it is needed.
+    for (int i = 0; i < stages && served < p.plan.warps; ++i) {
+      BarrierInit(ring_full + 8 * i, 1);
+      BarriersReady();
+      if (item < units.count) ask(i);
+    }
     __syncwarp();
     __syncthreads();
-    for (int i = 0; i < stages && item < units.count; ++i) ask(i);
     Ring at;
     while (item < units.count) {
       BarrierWait(ring_empty + 8 * at.stage, at.phase);
@@ -161,6 +130,21 @@ struct StreamProduct {
       BarrierInit(x + p.tile_full + 8 * tile, OwnUnits(tile));
     }
     BarriersReady();
+  }
+
+  // By 16 bytes a thread, two blocks of a row a warp at a time. Of rows that there are not,
+  // nothing: what is in their place touches columns that nobody stores.
+  __device__ __forceinline__ void CopyActivations() const {
+    const int first = FirstBlock(0), blocks = min(p.row_blocks, p.blocks - first);
+    const uint32_t own_x = x + lane / 16 * kBlockX + lane % 16 / 8 * kHalfX;
+    const uint16_t* const from = p.activations + first * kBlockK + lane * 8;
+    for (int i = warp; i < p.m * p.row_parts; i += p.plan.warps) {
+      const int row = p.by_row_parts(i), part = i - row * p.row_parts;
+      if (part * 2 + lane / 16 >= blocks) continue;
+      AsyncCopy16(own_x + part * 2 * kBlockX + row * 128 + (lane ^ row) % 8 * 16,
+                  from + row * p.activation_pitch + part * 2 * kBlockK);
+    }
+    AsyncCommit();
   }
 
   __device__ __forceinline__ void LoadActivations(const CUtensorMap* map) const {
@@ -187,22 +171,27 @@ struct StreamProduct {
     const uint32_t ring = x + p.rings + warp * stages * kBlockBytes + lane * 16;
     const uint32_t ring_full = x + p.full + warp * stages * 8;
     const uint32_t ring_empty = x + p.empty + warp * stages * 8;
+    if (p.copies) {
+      WaitForPreviousGrid();
+      CopyActivations();
+    }
     // Where ldmatrix finds this lane's row of 8 elements: rows are 128 bytes, swizzled.
     // Of a row's eight chunks of 16 bytes the odd steps' are the even ones' with bit 2 of their
     // number the other way; activations begin at a multiple of 1024 bytes.
     const uint32_t row_x =
         x + lane % 8 * 128 + (static_cast<uint32_t>((lane / 8) ^ (lane % 8)) << 4);
     float next_scale = warp < units.count ? Scale(units[warp]) : 0.0f;
-    if (lane == 0) {  // barriers are made one after the other, so every warp makes its own
-      for (int i = 0; i < stages; ++i) {
-        BarrierInit(ring_full + 8 * i, 1);
-        BarrierInit(ring_empty + 8 * i, 1);
-      }
+    if (lane == 0) {  // barriers are made one after the other, so every warp makes some
+      for (int i = 0; i < stages; ++i) BarrierInit(ring_empty + 8 * i, 1);
       BarriersReady();
     }
     __syncwarp();
     __syncthreads();
     WaitForPreviousGrid();
+    if (p.copies) {
+      AsyncWait<0>();
+      NamedBarrier(2, p.plan.warps * 32);
+    }
     Ring at;
     for (int item = warp; item < units.count; item += p.plan.warps) {
       const int unit = units[item], segment = SegmentOf(unit), blocks = Blocks(segment);
@@ -210,7 +199,7 @@ struct StreamProduct {
       if (item + p.plan.warps < units.count) next_scale = Scale(units[item + p.plan.warps]);
       uint32_t block_x = row_x + segment * p.segment_blocks * kBlockX;
       float outer[kTiles][4] = {};
-      BarrierWait(x + p.x_full + 8 * segment, 0);
+      if (!p.copies) BarrierWait(x + p.x_full + 8 * segment, 0);
 #pragma unroll 1
       for (int block = 0; block < blocks; ++block, block_x += kBlockX) {
         BarrierWait(ring_full + 8 * at.stage, at.phase);
@@ -305,7 +294,7 @@ __global__ void __launch_bounds__((kStreamWarps<Quarter, kTiles> + kStreamProduc
                                          static_cast<int>(blockIdx.x) - group * p.plan.ranks);
   const int producer = product.warp - p.plan.warps;
   if (producer < 0) {
-    if (threadIdx.x == 0) product.LoadActivations(&map);
+    if (!p.copies && threadIdx.x == 0) product.LoadActivations(&map);
     if (p.plan.finish_in_turn && threadIdx.x == static_cast<unsigned>(p.plan.warps - 1) * 32) {
       product.MakeTileBarriers();
     }
@@ -356,6 +345,12 @@ cudaError_t LaunchStream(const Product& p, std::span<const Target> targets,
       shape.tiles = left;
       args.plan = PlanStream(shape, device);
     }
+    args.copies = p.m <= kCopiedRows;
+    args.row_blocks = args.plan.rank_segments * p.segment_blocks;
+    args.row_parts = (args.row_blocks + 1) / 2;
+    args.by_row_parts = Divider(args.row_parts);
+    args.activations = p.x;
+    args.activation_pitch = p.x_pitch;
     args.rings =
         args.plan.rank_segments * p.segment_blocks * StreamProduct<Quarter, kTiles>::kBlockX;
     args.sums = args.rings + args.plan.warps * args.plan.stages * Quarter::kBlockBytes;
