@@ -21,6 +21,28 @@ __device__ __forceinline__ void ClusterSync() {
   asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::
                    : "memory");
 }
+// The two halves of it, for who need not wait, and of memory for barriers only that were made ready
+// (BarriersReady): without the fence that else goes before it.
+__device__ __forceinline__ void ClusterArriveAll() {
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+}
+__device__ __forceinline__ void ClusterWaitAll() {
+  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+// Where a place in shared memory is in thread block `rank` of the cluster.
+__device__ __forceinline__ uint32_t ClusterAddress(uint32_t place, uint32_t rank) {
+  uint32_t there;
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(place), "r"(rank));
+  return there;
+}
+// Stores a word there and tells the barrier there of its four bytes: who waits for it sees the
+// word.
+__device__ __forceinline__ void SendWord(uint32_t there, uint32_t word, uint32_t barrier_there) {
+  asm volatile(
+      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.u32 [%0], %1, [%2];" ::"r"(there),
+      "r"(word), "r"(barrier_there)
+      : "memory");
+}
 // Arrives at the barrier that lies there in thread block `rank` of the cluster. For who has only
 // read: with a scope of the cluster this would be a fence of the whole device.
 __device__ __forceinline__ void ClusterArrive(uint32_t barrier, uint32_t rank) {

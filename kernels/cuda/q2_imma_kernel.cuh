@@ -1,434 +1,382 @@
 // Class exact for q2_0 (order.h) on integer tensor cores, one pass over the weights, at the speed
 // of the read.
 //
-// A thread block works through tiles of 16 rows, whole K, that come one after the other into a ring
-// in shared memory. Warp w of sixteen owns the chunks w, w + 16, w + 32, ...: of the order's 128
-// virtual threads those of lanes w and w + 16. It plays them one after the other, so that one
-// running sum of a virtual thread, one of a lane and one of the pair are all that an element needs:
-// L = ((v0 + v1) + v2) + v3 of either lane, then the butterfly's first step, L[w] + L[w + 16]. The
-// sixteen results meet in shared memory, where the other four steps are taken.
+// Two thread blocks, a cluster, work through tiles of 16 rows that come one after the other into
+// rings in shared memory: one has the even chunks, codes and x, the other the odd ones. The order's
+// butterfly crosses from even to odd lanes in its last step only, so each block comes to half of a
+// result by itself. Warps of a block multiply (q2_imma_multiply.cuh) and leave their lanes' sums in
+// shared memory; finishing warps take the butterfly's steps, send half of the halves to the other
+// block and end the results of the others. Nobody waits for all.
 //
-// A chunk's integer sum is one m16n8k32 step that starts from a rounder's bits, so that its bits
-// are a float already (q8_chunk.cuh): an element's term costs a subtraction, two multiplications
-// and an addition.
+// Where there are no clusters a thread block has whole tiles and multiplies by even chunks, then by
+// odd ones, and all its threads take the butterfly's steps.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cuda_fp16.h>
-
 #include "kernels/cuda/grid_order.cuh"
-#include "kernels/cuda/hopper.cuh"
+#include "kernels/cuda/hopper_tile.cuh"
 #include "kernels/cuda/product.cuh"
-#include "kernels/cuda/q2_imma.cuh"
-#include "kernels/cuda/q2_imma_args.cuh"
+#include "kernels/cuda/q2_imma_multiply.cuh"
 #include "kernels/cuda/q2_imma_rows.cuh"
 #include "kernels/cuda/ring.cuh"
 
 namespace fulcrum::cuda {
 
-// Where there are bulk copies one more warp asks for them.
-constexpr int Q2ImmaThreads(bool bulk_copies) {
-  return (kQ2ImmaWarps + (bulk_copies ? 1 : 0)) * 32;
+// Where there are bulk copies one more warp asks for them, and some finish.
+constexpr int Q2ImmaThreads(int warps, bool bulk_copies) {
+  return (warps + (bulk_copies ? 1 + kQ2FinishWarps : 0)) * 32;
 }
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
-inline constexpr int kQ2ImmaThreads = Q2ImmaThreads(false);
+inline constexpr bool kQ2ImmaCopies = false;
 #else
-inline constexpr int kQ2ImmaThreads = Q2ImmaThreads(true);
+inline constexpr bool kQ2ImmaCopies = true;
 #endif
 
-// kSpread 2: row r of x is column 2 r of the only column tile, and the odd columns are nobody's: up
-// to four rows need half of the float work, since a thread has an even and an odd column.
-template <int kColumnTiles, int kSpread, bool kXShared>
+template <int kWarps, int kStepTiles, int kColumnTiles, int kSpread, bool kXShared>
 struct Q2ImmaProduct {
-  static constexpr int kElements = 4 / kSpread;  // that a thread has of a tile's column tile
-  static constexpr int kSumFloats = kQ2SumBytes / 4;
-  static constexpr int kStepTiles = Q2StepTiles(kColumnTiles, kXShared);
-  static constexpr int kWarpFloats = kStepTiles * kColumnTiles * kSumFloats;
-  // Rows g + 8 at four times the codes (Spread): offsets of their own, for two column tiles no
-  // gain.
-  static constexpr bool kFine = kColumnTiles == 1;
-  static constexpr int kUpperStart = kFine ? kFineRounderBits : kRounderBits;
-  static constexpr int kXChunkBytes = kColumnTiles * kQ8FragmentBytes;
+  using Multiply =
+      Q2ImmaMultiply<kWarps, kColumnTiles, kSpread, kXShared, (kStepTiles > kColumnTiles)>;
+  using X = typename Multiply::X;
   template <int kTiles>
-  using Sums = float[kTiles][kColumnTiles][kElements];
+  using Sums = typename Multiply::template Sums<kTiles>;
+  static constexpr int kElements = Multiply::kElements;
+  // An output a lane: of a tile, a column tile and an element of the multiplying threads.
+  static constexpr int kTileUnits = kColumnTiles * kElements;
+  static constexpr int kStepUnits = kStepTiles * kTileUnits;
+  static constexpr int kWarpFloats = kStepUnits * 32;
+  static constexpr bool kFusable = Q2Fusable(kColumnTiles, kXShared);
 
   const Q2ImmaArgs& p;
-  const int lane, warp, first_column, first_tile, tile_count;
-  // Where in a tile the thread finds its word of the warp's first chunk, and the pair's scales.
-  uint32_t first_codes, first_scales;
-  // From there to the places of the same number in the last slab.
-  const uint32_t last_codes, last_scales;
-  std::byte* const shared;  // the ring; then x, sums, barriers
-  std::byte* const shared_x;
+  const int lane, warp, parity, first_column, first_tile, tile_count;
+  std::byte* const shared;  // stages; then x, sums, what is kept and sent, barriers
   float* const sums;
-  const uint32_t full, empty, x_full;  // barriers: a tile's two, a piece's of x
+  const uint32_t full, empty, x_full, left, taken, sent;  // barriers, after what sums start from
 
   __device__ __forceinline__ Q2ImmaProduct(const Q2ImmaArgs& args, std::byte* memory, int group,
-                                           int column_group)
+                                           int column_group, int parity_)
       : p(args),
         lane(static_cast<int>(threadIdx.x % 32)),
         warp(__shfl_sync(~0u, static_cast<int>(threadIdx.x / 32), 0)),
+        parity(parity_),
         first_column(column_group * kColumnTiles * kQ8ColumnTile),
         first_tile(group * p.plan.group_tiles + min(group, p.plan.longer_groups)),
         tile_count(p.plan.group_tiles + (group < p.plan.longer_groups ? 1 : 0)),
-        first_codes(lane / 4 * p.walk.code_pitch + warp * kQ2ChunkBytes + lane % 4 * 4),
-        first_scales(p.walk.scales_at + lane / 4 * p.walk.scale_pitch +
-                     (warp >> p.scale_shift) * 4),
-        last_codes(p.walk.last_codes + lane / 4 * p.walk.last_code_pitch),
-        last_scales(p.walk.last_scales + lane / 4 * p.walk.last_scale_pitch),
         shared(memory),
-        shared_x(memory + p.plan.x_at),
         sums(reinterpret_cast<float*>(memory + p.plan.sums_at)),
-        full(SharedAddress(memory) + p.plan.barriers_at),
+        full(SharedAddress(memory) + p.plan.barriers_at + 16),
         empty(full + p.plan.stages * 8),
-        x_full(empty + p.plan.stages * 8) {
-    if constexpr (kXShared && kColumnTiles == 1) {  // for two there are no registers
-      Keep(first_codes);
-      Keep(first_scales);
-    }
-  }
+        x_full(empty + p.plan.stages * 8),
+        left(x_full + p.plan.x_pieces * 8),
+        taken(left + p.plan.sum_buffers * 8),
+        sent(taken + p.plan.sum_buffers * 8) {}
 
   __device__ __forceinline__ const std::byte* Tile(int i) const {
     const Q2Target& target = p.TargetOf(first_tile + i);
     return target.tiles + int64_t{first_tile + i - target.first_tile} * p.tile_bytes;
   }
-  // The thread block's columns of x, in device memory.
-  __device__ __forceinline__ const std::byte* DeviceX() const {
-    return p.x + first_column / kQ8ColumnTile * Q8FragmentTileBytes(p.chunks);
+  // Where a step's tiles lie.
+  __device__ __forceinline__ uint32_t Stage(int i) const {
+    return SharedAddress(shared) + i * kStepTiles * p.plan.tile_bytes;
   }
-  // From the warp's first chunk on.
-  __device__ __forceinline__ Q8Fragments<kXShared> X() const {
-    Q8Fragments<kXShared> x(SharedAddress(shared_x), kXShared ? nullptr : DeviceX(), lane);
-    x.Advance(warp * kXChunkBytes);
-    if constexpr (kXShared) {
-      Keep(x.words);
-      if (kColumnTiles == 1) Keep(x.constants);
-    }
-    return x;
+  // The thread block's columns of x, of a parity's chunks, in device memory.
+  __device__ __forceinline__ const std::byte* DeviceX(int of) const {
+    return p.x + first_column / kQ8ColumnTile * Q8FragmentTileBytes(p.layout.chunks) +
+           of * p.layout.half_chunks * Multiply::kXChunkBytes;
   }
-  // Waits for whole warps of those that multiply.
-  __device__ __forceinline__ void Together(int id) const { NamedBarrier(id, kQ2ImmaWarps * 32); }
-
-  // The first chunk of a virtual thread, or a further one, times the step's tiles.
-  template <bool kFirst, int kTiles>
-  __device__ __forceinline__ void Chunk(const uint32_t (&tiles)[kTiles], uint32_t codes_at,
-                                        uint32_t scales_at, const Q8Fragments<kXShared>& x,
-                                        const int (&starts)[4], Sums<kTiles>& v) const {
-    uint32_t words[kTiles], scales[kTiles];
-#pragma unroll
-    for (int i = 0; i < kTiles; ++i) {
-      words[i] = SharedLoadWord(tiles[i] + codes_at);
-      scales[i] = SharedLoadWord(tiles[i] + scales_at);
-    }
-    uint32_t codes[kTiles][4];
-    float2 d2[kTiles];
-#pragma unroll
-    for (int i = 0; i < kTiles; ++i) {
-      if constexpr (kFine) {
-        Spread(words[i], codes[i]);
-      } else {
-        SpreadAlike(words[i], codes[i]);
-      }
-      d2[i] = __half22float2(*reinterpret_cast<const __half2*>(&scales[i]));
-    }
-#pragma unroll
-    for (int c = 0; c < kColumnTiles; ++c) {
-      const uint2 q = x.Words(c * kQ8FragmentBytes);
-      const uint4 constants = x.Constants(c * kQ8FragmentBytes);
-      const float even = __uint_as_float(constants.x), odd = __uint_as_float(constants.y);
-      const float offset[4] = {even, odd, kFine ? FineOffset(even) : even,
-                               kFine ? FineOffset(odd) : odd};
-      const float d8[2] = {__uint_as_float(constants.z), __uint_as_float(constants.w)};
-#pragma unroll
-      for (int i = 0; i < kTiles; ++i) {
-        int integers[4];
-        Imma(integers, codes[i], q, starts);
-#pragma unroll
-        for (int e = 0; e < kElements; ++e) {
-          const int element = e * kSpread;
-          const float s = __fsub_rn(__int_as_float(integers[element]), offset[element]);
-          const float d = __fmul_rn(element < 2 ? d2[i].x : d2[i].y, d8[element % 2]);
-          // Adding the first to +0 differs from not adding it in the sign of a zero, which the sums
-          // below, from +0 too, do not keep.
-          v[i][c][e] = kFirst ? __fmul_rn(d, s) : __fmaf_rn(d, s, v[i][c][e]);
-        }
-      }
-    }
+  // shared_of: which parity's of those in shared memory.
+  __device__ __forceinline__ X XOf(int of, int shared_of) const {
+    const uint32_t at = SharedAddress(shared) + p.plan.x_at +
+                        shared_of * p.layout.half_chunks * Multiply::kXChunkBytes;
+    return X(at, kXShared ? nullptr : DeviceX(of), lane);
   }
 
-  // Of x, which comes piece by piece in the order of use: that of a chunk. Bulk copies only.
-  __device__ __forceinline__ void WaitForPiece(int chunk) const {
-    BarrierWait(x_full + static_cast<uint32_t>(chunk) / kQ2PieceChunks * 8, 0);
-  }
-
-  // The warp's share of tiles in shared memory: after the butterfly's first step.
+  // sums: [warp][unit][lane].
   template <int kTiles>
-  __device__ __forceinline__ void Multiply(const uint32_t (&tiles)[kTiles],
-                                           const Q8Fragments<kXShared>& x, bool x_arrives,
-                                           Sums<kTiles>& pair) const {
-    const Q2ImmaWalk& walk = p.walk;
-    // Adding what is 0 keeps the compiler from making the four constants anew for every step. With
-    // x in device memory there are no registers for that.
-    const int m = kXShared ? p.m : 0;
-    const int starts[4] = {kRounderBits + (m >> 27), kRounderBits + (m >> 28),
-                           kUpperStart + (m >> 29), kUpperStart + (m >> 30)};
-    ForEach<kTiles>([&](int i, int c, int e) { pair[i][c][e] = 0; });
-#pragma unroll 1
-    for (int of_pair = 0; of_pair < 2; ++of_pair) {
-      // Virtual threads l, l + 32, l + 64 and l + 96 of a lane l, one after the other.
-      Sums<kTiles> of_lane = {};
-      int own = warp + of_pair * kQ2ImmaWarps;
-      uint32_t codes_at = first_codes + of_pair * kQ2ImmaWarps * kQ2ChunkBytes;
-      uint32_t scales_at = first_scales + of_pair * walk.scale_step / 2;
-      Q8Fragments<kXShared> own_x = x;
-      own_x.Advance(of_pair * kQ2ImmaWarps * kXChunkBytes);
-#pragma unroll 1
-      for (; own < walk.first_chunks; own += 32) {
-        if (x_arrives) WaitForPiece(own);
-        Sums<kTiles> v;
-        Chunk<true, kTiles>(tiles, codes_at, scales_at, own_x, starts, v);
-        if (own < walk.further_chunks) {
-          Q8Fragments<kXShared> slab_x = own_x;
-          const auto add = [&](int slab, uint32_t to_codes, uint32_t to_scales) {
-            if (x_arrives) WaitForPiece(own + slab * kQ2SlabChunks);
-            slab_x.Advance(kQ2SlabChunks * kXChunkBytes);
-            Chunk<false, kTiles>(tiles, codes_at + to_codes, scales_at + to_scales, slab_x, starts,
-                                 v);
-          };
-          if constexpr (kXShared) {
-            uint32_t at = 0;
-#pragma unroll 1
-            for (int slab = 1; slab < walk.full_slabs; ++slab) {
-              at += walk.slab_bytes;
-              add(slab, at, at);
-            }
-            if (own < walk.last_chunks) add(walk.full_slabs, last_codes, last_scales);
-          } else {  // no registers for both
-            const int slabs = walk.full_slabs + (own < walk.last_chunks ? 1 : 0);
-#pragma unroll 1
-            for (int slab = 1; slab < slabs; ++slab) {
-              const bool last = slab == walk.full_slabs;
-              const uint32_t at = slab * walk.slab_bytes;
-              add(slab, last ? last_codes : at, last ? last_scales : at);
-            }
-          }
-        }
-        codes_at += 32 * kQ2ChunkBytes;
-        scales_at += walk.scale_step;
-        own_x.Advance(32 * kXChunkBytes);
-        Add<kTiles>(v, of_lane);
-      }
-      Add<kTiles>(of_lane, pair);
-    }
+  __device__ __forceinline__ void Leave(float* buffer, const Sums<kTiles>& own) const {
+    float* const to = buffer + warp * kWarpFloats + lane;
+    Multiply::template ForEach<kTiles>(
+        [&](int i, int c, int e) { to[(i * kTileUnits + c * kElements + e) * 32] = own[i][c][e]; });
   }
 
-  template <int kTiles, class Use>
-  __device__ __forceinline__ static void ForEach(const Use& use) {
-#pragma unroll
-    for (int i = 0; i < kTiles; ++i) {
-#pragma unroll
-      for (int c = 0; c < kColumnTiles; ++c) {
-#pragma unroll
-        for (int e = 0; e < kElements; ++e) use(i, c, e);
-      }
-    }
-  }
-  template <int kTiles>
-  __device__ __forceinline__ static void Add(const Sums<kTiles>& more, Sums<kTiles>& sums) {
-    ForEach<kTiles>(
-        [&](int i, int c, int e) { sums[i][c][e] = __fadd_rn(sums[i][c][e], more[i][c][e]); });
-  }
-
-  // sums: [warp][tile][column tile][element of a thread][lane].
-  template <int kTiles>
-  __device__ __forceinline__ void Leave(float* buffer, const Sums<kTiles>& pair) const {
-    float* const own = buffer + warp * kWarpFloats + lane;
-    ForEach<kTiles>([&](int i, int c, int e) {
-      own[(i * kColumnTiles + c) * kSumFloats + e * kSpread * 32] = pair[i][c][e];
-    });
-  }
-
-  // Steps 8, 4, 2, 1 of the butterfly, an output a thread.
-  __device__ __forceinline__ void Finish(const float* buffer, int first, int tiles) const {
-    constexpr int kOutputs = kQ2TileRows * kQ8ColumnTile;  // of a tile's column tile
-    const uint32_t thread = threadIdx.x;
-    const int element = static_cast<int>(thread / 32 % 4);
-    const int row = static_cast<int>(thread % 32 / 4) + element / 2 * kQ2Pairs;
-    const int in_tile = static_cast<int>(thread % 4) * 2 + element % 2;
-    const int part = static_cast<int>(thread / kOutputs), i = part / kColumnTiles;
-    const int column = first_column + (part % kColumnTiles * kQ8ColumnTile + in_tile) / kSpread;
-    if (i >= tiles || in_tile % kSpread != 0 || column >= p.m) return;
-    const float* const from = buffer + thread;
+  // The butterfly's steps 16 (where warps have one lane each), 8, 4 and 2 of a unit's output.
+  __device__ __forceinline__ float Half(const float* buffer, int unit) const {
+    const float* const from = buffer + unit * 32 + lane;
     float eight[8], four[4];
 #pragma unroll
     for (int w = 0; w < 8; ++w) {
-      eight[w] = __fadd_rn(from[w * kWarpFloats], from[(w + 8) * kWarpFloats]);
+      eight[w] = from[w * kWarpFloats];
+      if constexpr (kWarps == 16) eight[w] = __fadd_rn(eight[w], from[(w + 8) * kWarpFloats]);
     }
 #pragma unroll
     for (int w = 0; w < 4; ++w) four[w] = __fadd_rn(eight[w], eight[w + 4]);
-    const float sum = __fadd_rn(__fadd_rn(four[0], four[2]), __fadd_rn(four[1], four[3]));
-    const int tile = first_tile + first + i;
-    const Q2Target& target = p.TargetOf(tile);
-    const int64_t n = int64_t{tile - target.first_tile} * kQ2TileRows + row;
-    if (n < target.n) StoreResult(target.y, p.y_f32, column * target.y_pitch + n, sum);
+    return __fadd_rn(__fadd_rn(four[0], four[2]), __fadd_rn(four[1], four[3]));
   }
 
-  template <int kTiles>
-  __device__ __forceinline__ void Meet(int step, int tiles, const Sums<kTiles>& pair) const {
-    // With two buffers nobody can still be reading the one that is written: its readers had to come
-    // to the barrier of the step between.
-    float* buffer = sums;
-    if (p.plan.sum_buffers == 2) {
-      buffer += step % 2 * kQ2ImmaWarps * kWarpFloats;
-    } else {
-      Together(1);
+  // Where results of a tile go: of the block's tiles number `tile`.
+  struct Place {
+    void* y;
+    int64_t pitch, n, end;  // n of the lane's row of the first half of the rows
+  };
+  __device__ __forceinline__ Place PlaceOf(int tile) const {
+    const Q2Target& target = p.TargetOf(first_tile + tile);
+    const int64_t n = int64_t{first_tile + tile - target.first_tile} * kQ2TileRows + lane / 4;
+    return {target.y, target.y_pitch, n, target.n};
+  }
+  // The output of a unit: the butterfly's last step was taken.
+  __device__ __forceinline__ void Store(const Place& place, int unit, float sum) const {
+    const int element = unit % kElements * kSpread;
+    const int in_tile = lane % 4 * 2 + element % 2;
+    const int column =
+        first_column + (unit / kElements % kColumnTiles * kQ8ColumnTile + in_tile) / kSpread;
+    const int64_t n = place.n + element / 2 * kQ2Pairs;
+    if (column < p.m && n < place.end) {
+      StoreResult(place.y, p.y_f32, column * place.pitch + n, sum);
     }
-    Leave<kTiles>(buffer, pair);
-    Together(2);
-    Finish(buffer, step * kStepTiles, tiles);
+  }
+
+  // By a whole warp; the order is that of the members.
+  __device__ __forceinline__ void InitBarriers() const {
+    if (lane == 0) Multiply::WriteStarts(shared + p.plan.barriers_at);
+    const uint32_t end = sent + 2 * kQ2FinishWarps * 8;
+#pragma unroll 1
+    for (uint32_t at = full + 8 * lane; at < end; at += 8 * 32) {
+      int arrivals = 1;  // who asks for a copy
+      if ((at >= empty && at < x_full) || (at >= left && at < taken)) arrivals = kWarps;
+      if (at >= taken) arrivals = kQ2FinishWarps;
+      if (at >= sent) arrivals = 2;
+      BarrierInit(at, arrivals);
+    }
+    BarriersReady();
+    __syncwarp();
+  }
+  // Only who writes to the other block's memory need wait until that is there.
+  __device__ __forceinline__ static void Start() {
+    __syncthreads();
+    ClusterArriveAll();
   }
 
   // A thread of its own brings the weights by bulk copies. The first tiles are asked for before
   // anything else; x, which everybody waits for, before the rest.
   __device__ __forceinline__ void Produce() const {
     const uint64_t policy = ReadOnce();
-    const uint32_t ring = SharedAddress(shared);
-    const auto ask = [&](int i, int stage) {
-      BarrierExpect(full + 8 * stage, p.tile_bytes);
-      BulkCopy(ring + stage * p.tile_bytes, Tile(i), p.tile_bytes, full + 8 * stage, policy);
-    };
-    const int stages = p.plan.stages, first = min(kStepTiles, tile_count);
-    if (lane == 0) {
-      for (int i = 0; i < stages; ++i) {
-        BarrierInit(full + 8 * i, 1);
-        BarrierInit(empty + 8 * i, kQ2ImmaWarps);
+    const int from = p.layout.HalfAt(parity), bytes = p.layout.HalfBytes(parity);
+    const int steps = (tile_count + kStepTiles - 1) / kStepTiles, stages = p.plan.stages;
+    const auto ask = [&](int step, int stage) {
+      const int first = step * kStepTiles, tiles = min(kStepTiles, tile_count - first);
+      BarrierExpect(full + 8 * stage, tiles * bytes);
+      for (int i = 0; i < tiles; ++i) {
+        BulkCopy(Stage(stage) + i * p.plan.tile_bytes, Tile(first + i) + from, bytes,
+                 full + 8 * stage, policy);
       }
-      for (int i = 0; i < p.plan.x_pieces; ++i) BarrierInit(x_full + 8 * i, 1);
-      BarriersReady();
-      for (int i = 0; i < first; ++i) ask(i, i);
-    }
+    };
+    InitBarriers();
+    if (lane == 0) ask(0, 0);
     __syncwarp();
-    __syncthreads();
+    Start();
     if (lane != 0) return;
     if (kXShared && !p.plan.fused) {
       WaitForPreviousGrid();
-      for (int part = 0; part < 8; ++part) {  // even pieces, then odd ones, see Multiply
-        for (int i = part % 4 * 2 + part / 4; i < p.plan.x_pieces; i += 8) {
-          const int at = i * kQ2PieceChunks * kXChunkBytes;
-          const int bytes = min(kQ2PieceChunks * kXChunkBytes, p.plan.x_bytes - at);
-          BarrierExpect(x_full + 8 * i, bytes);
-          BulkCopy(SharedAddress(shared_x) + at, DeviceX() + at, bytes, x_full + 8 * i, policy);
+      constexpr int kPieceBytes = kWarps * Multiply::kXChunkBytes, kOfTurn = kQ2Lanes / kWarps;
+      const std::byte* const x = DeviceX(parity);
+      const uint32_t to = SharedAddress(shared) + p.plan.x_at;
+#pragma unroll 1
+      for (int order = 0; order < 4 * kOfTurn; ++order) {  // as the warps use them
+        int piece = order % 4 * kOfTurn + order / 4;
+#pragma unroll 1
+        for (; piece < p.plan.x_pieces; piece += 4 * kOfTurn) {
+          const int at = piece * kPieceBytes, size = min(kPieceBytes, p.plan.x_bytes - at);
+          BarrierExpect(x_full + 8 * piece, size);
+          BulkCopy(to + at, x + at, size, x_full + 8 * piece, policy);
         }
       }
     }
-    int i = first;
-    for (; i < min(stages, tile_count); ++i) ask(i, i);
+    int step = 1;
+#pragma unroll 1
+    for (; step < min(stages, steps); ++step) ask(step, step);
     Ring at;
-    for (; i < tile_count; ++i) {
+#pragma unroll 1
+    for (; step < steps; ++step, at.Next(stages)) {
       BarrierWait(empty + 8 * at.stage, at.phase);
-      ask(i, at.stage);
-      at.Next(stages);
+      ask(step, at.stage);
     }
   }
 
+  // A finishing warp has every kQ2FinishWarps-th unit of a step; of those the blocks end one in
+  // turn. What one sends the other are the halves of all a warp's units of a step, and word that
+  // they are all: which says, too, that the warp there has read what it was sent two steps before.
+  __device__ __forceinline__ void FinishAll(int own) const {
+    float* const kept = reinterpret_cast<float*>(shared + p.plan.kept_at) + lane;
+    const uint32_t received = SharedAddress(kept + kWarpFloats);
+    const uint32_t other = parity ^ 1;
+    const uint32_t there = ClusterAddress(received, other);
+    const uint32_t mine = sent + own * 16;
+    const uint32_t theirs = ClusterAddress(mine, other);
+    WaitForPreviousGrid();
+    Ring at;
+#pragma unroll 1
+    for (int done = 0, step = 0; done < tile_count; done += kStepTiles, ++step) {
+      const int units = min(kStepTiles, tile_count - done) * kTileUnits;
+      const uint32_t slot = step % 2 * kWarpFloats * 4, barrier = step % 2 * 8;
+      const float* const buffer = sums + at.stage * kWarps * kWarpFloats;
+      BarrierWait(left + 8 * at.stage, at.phase);
+      int ended = 0;
+#pragma unroll 1
+      for (int unit = own; unit < units; unit += kQ2FinishWarps) {
+        const float half = Half(buffer, unit);
+        if (unit / kQ2FinishWarps % 2 == parity) {
+          kept[unit * 32] = half;
+          ++ended;
+        } else {
+          SendWord(there + slot + unit * 128, __float_as_uint(half), theirs + barrier);
+        }
+      }
+      __syncwarp();
+      if (lane == 0) {
+        BarrierArrive(taken + 8 * at.stage);
+        BarrierExpect(mine + barrier, ended * 128);
+        ClusterArrive(mine + barrier, other);
+      }
+      at.Next(p.plan.sum_buffers);
+      BarrierWait(mine + barrier, step / 2 % 2);
+      int unit = own + parity * kQ2FinishWarps;
+#pragma unroll 1
+      for (int end = kTileUnits, tile = done; unit < units; end += kTileUnits, ++tile) {
+        const Place place = PlaceOf(tile);
+#pragma unroll 1
+        for (; unit < end; unit += 2 * kQ2FinishWarps) {
+          const float half = __uint_as_float(SharedLoad32(received + slot + unit * 128));
+          Store(place, unit, __fadd_rn(kept[unit * 32], half));
+        }
+      }
+    }
+  }
+
+  // kTiles: as many as a step has, or its only one. Where there are fewer than kTiles, products of
+  // what was in shared memory before are made and left.
   template <int kTiles>
-  __device__ __forceinline__ void Step(int done, int step, const Q8Fragments<kXShared>& x,
-                                       bool x_arrives, Ring& at) const {
-    const uint32_t ring = SharedAddress(shared);
-    const int tiles = min(kTiles, tile_count - done);
-    // Where there are fewer, a product is made again and left.
-    uint32_t where[kTiles], used[kTiles];
+  __device__ __forceinline__ void Step(const Multiply& multiply, const X& x, bool x_arrives,
+                                       Ring& at, Ring& sums_at) const {
+    BarrierWait(full + 8 * at.stage, at.phase);
+    uint32_t where[kTiles];
 #pragma unroll
-    for (int i = 0; i < kTiles; ++i) {
-      if (i < tiles) {
-        BarrierWait(full + 8 * at.stage, at.phase);
-        used[i] = empty + 8 * at.stage;
-        where[i] = ring + at.stage * p.tile_bytes;
-        at.Next(p.plan.stages);
-      } else {
-        where[i] = where[0];
-      }
-    }
-    Sums<kTiles> pair;
-    Multiply<kTiles>(where, x, x_arrives, pair);
+    for (int i = 0; i < kTiles; ++i) where[i] = Stage(at.stage) + p.tile_at[i];
+    Sums<kTiles> own;
+    multiply(where, x, x_arrives, own);
     __syncwarp();
-    if (lane == 0) {
-#pragma unroll
-      for (int i = 0; i < kTiles; ++i) {
-        if (i < tiles) BarrierArrive(used[i]);
-      }
-    }
-    Meet<kTiles>(step, tiles, pair);
+    if (lane == 0) BarrierArrive(empty + 8 * at.stage);
+    at.Next(p.plan.stages);
+    BarrierWait(taken + 8 * sums_at.stage, sums_at.phase ^ 1);  // at first at once
+    Leave<kTiles>(sums + sums_at.stage * kWarps * kWarpFloats, own);
+    __syncwarp();
+    if (lane == 0) BarrierArrive(left + 8 * sums_at.stage);
+    sums_at.Next(p.plan.sum_buffers);
   }
 
   __device__ __forceinline__ void RunStreaming() const {
-    if (warp == kQ2ImmaWarps) {
+    if (warp == kWarps) {
       Produce();
       return;
     }
-    WaitForPreviousGrid();
-    if constexpr (kXShared && kColumnTiles == 1) {
-      Q2FusedRows<kSpread> rows(p, warp, lane);
-      if (p.plan.fused) rows.LoadFirst();
-      __syncthreads();
-      if (p.plan.fused) rows.Quantise(shared_x);
-    } else {
-      __syncthreads();
+    Start();
+    if (warp > kWarps) {
+      ClusterWaitAll();
+      FinishAll(warp - kWarps - 1);
+      return;
     }
-    const Q8Fragments<kXShared> x = X();
-    Ring at;
-    int done = 0, step = 0;
-    for (; done + (kStepTiles > 1) < tile_count; done += kStepTiles, ++step) {
-      Step<kStepTiles>(done, step, x, kXShared && step == 0 && !p.plan.fused, at);
+    WaitForPreviousGrid();
+    if constexpr (kFusable) {
+      if (p.plan.fused) {
+        Q2FusedRows<kWarps, kColumnTiles, kSpread> rows(p, warp, lane, parity);
+        rows.LoadFirst();
+        rows.Quantise(shared + p.plan.x_at);
+      }
+    }
+    const Multiply multiply(p, warp, lane, p.layout.CodesInHalf(parity),
+                            p.layout.ScalesInHalf(parity), full - 16, x_full);
+    const X x = XOf(parity, 0);
+    const bool x_arrives = kXShared && !p.plan.fused;
+    Ring at, sums_at;
+    int done = 0;
+#pragma unroll 1
+    for (; done + (kStepTiles > 1) < tile_count; done += kStepTiles) {
+      Step<kStepTiles>(multiply, x, x_arrives && done == 0, at, sums_at);
     }
     // Of a last tile alone no more is made.
-    if (done < tile_count) Step<1>(done, step, x, kXShared && step == 0 && !p.plan.fused, at);
+    if (done < tile_count) Step<1>(multiply, x, x_arrives && done == 0, at, sums_at);
   }
 
   // Without bulk copies all threads bring the tiles of a step, in 16-byte loads.
   __device__ __forceinline__ void Bring(std::byte* to, const std::byte* from, int bytes) const {
-    for (int at = static_cast<int>(threadIdx.x) * 16; at < bytes; at += kQ2ImmaThreads * 16) {
+    for (int at = static_cast<int>(threadIdx.x) * 16; at < bytes; at += kWarps * 32 * 16) {
       *reinterpret_cast<uint4*>(to + at) = __ldg(reinterpret_cast<const uint4*>(from + at));
     }
   }
   __device__ __forceinline__ void RunCopying() const {
+    std::byte* const shared_x = shared + p.plan.x_at;
+    if (threadIdx.x == 0) Multiply::WriteStarts(shared + p.plan.barriers_at);
     if constexpr (kXShared) {
-      bool fused = false;
-      if constexpr (kColumnTiles == 1) fused = p.plan.fused;
-      if (!fused) {
-        Bring(shared_x, DeviceX(), p.plan.x_bytes);
-      } else {
-        Q2FusedRows<kSpread> rows(p, warp, lane);
-        rows.LoadFirst();
-        rows.Quantise(shared_x);
+      if (!p.plan.fused) {
+        Bring(shared_x, DeviceX(0), p.plan.x_bytes);
+      } else if constexpr (kFusable) {
+#pragma unroll 1
+        for (int of = 0; of < 2; ++of) {
+          Q2FusedRows<kWarps, kColumnTiles, kSpread> rows(p, warp, lane, of);
+          rows.LoadFirst();
+          rows.Quantise(shared_x + of * p.plan.x_bytes / 2);
+        }
       }
     }
-    const Q8Fragments<kXShared> x = X();
-    for (int done = 0, step = 0; done < tile_count; done += kStepTiles, ++step) {
+    constexpr int kRounds = (kStepUnits + kWarps - 1) / kWarps;  // units of a warp
+    for (int done = 0; done < tile_count; done += kStepTiles) {
       const int tiles = min(kStepTiles, tile_count - done);
       __syncthreads();  // the step before has read its tiles
-      for (int i = 0; i < tiles; ++i)
-        Bring(shared + i * p.tile_bytes, Tile(done + i), p.tile_bytes);
-      __syncthreads();
-      const uint32_t ring = SharedAddress(shared);
       uint32_t where[kStepTiles];
 #pragma unroll
-      for (int i = 0; i < kStepTiles; ++i) where[i] = ring + min(i, tiles - 1) * p.tile_bytes;
-      Sums<kStepTiles> pair;
-      Multiply<kStepTiles>(where, x, false, pair);
-      Meet<kStepTiles>(step, tiles, pair);
+      for (int i = 0; i < kStepTiles; ++i) {
+        const int at = i * p.plan.tile_bytes;
+        if (i < tiles) Bring(shared + at, Tile(done + i), p.tile_bytes);
+        where[i] = SharedAddress(shared) + at;
+      }
+      float even[kRounds];
+#pragma unroll 1
+      for (int of = 0; of < 2; ++of) {
+        __syncthreads();  // the tiles are there, and sums were read
+        const Multiply multiply(p, warp, lane, p.layout.CodesAt(0, of), p.layout.scales_at,
+                                full - 16, 0);
+        Sums<kStepTiles> own;
+        multiply(where, XOf(of, of), false, own);
+        Leave<kStepTiles>(sums, own);
+        __syncthreads();
+#pragma unroll
+        for (int round = 0; round < kRounds; ++round) {
+          const int unit = round * kWarps + warp;
+          if (unit >= tiles * kTileUnits) continue;
+          const float half = Half(sums, unit);
+          if (of == 0) {
+            even[round] = half;
+          } else {
+            Store(PlaceOf(done + unit / kTileUnits), unit, __fadd_rn(even[round], half));
+          }
+        }
+      }
     }
   }
 };
 
-template <int kColumnTiles, int kSpread, bool kXShared>
-__global__ void __launch_bounds__(kQ2ImmaThreads, 1)
+template <int kWarps, int kStepTiles, int kColumnTiles, int kSpread, bool kXShared>
+__global__ void __launch_bounds__(Q2ImmaThreads(kWarps, kQ2ImmaCopies), 1)
     Q2ImmaKernel(const __grid_constant__ Q2ImmaArgs p) {
   extern __shared__ __align__(128) std::byte shared[];
   LetNextGridStart();
-  const int group = p.by_column_groups(static_cast<int>(blockIdx.x));
-  const int column_group = static_cast<int>(blockIdx.x) - group * p.plan.column_groups;
-  const Q2ImmaProduct<kColumnTiles, kSpread, kXShared> product(p, shared, group, column_group);
+  using Product = Q2ImmaProduct<kWarps, kStepTiles, kColumnTiles, kSpread, kXShared>;
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  const int parity = static_cast<int>(ClusterRank()), block = static_cast<int>(blockIdx.x) / 2;
+#else
+  const int parity = 0, block = static_cast<int>(blockIdx.x);
+#endif
+  const int group = p.by_column_groups(block);
+  const int column_group = block - group * p.plan.column_groups;
+  const Product product(p, shared, group, column_group, parity);
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   product.RunStreaming();
 #else

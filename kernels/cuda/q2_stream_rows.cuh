@@ -8,7 +8,6 @@
 
 #include "kernels/cuda/divider.cuh"
 #include "kernels/cuda/hopper.cuh"
-#include "kernels/cuda/q2_imma_walk.h"
 #include "kernels/cuda/q2_lanes.cuh"
 #include "kernels/cuda/ring.cuh"
 
@@ -23,8 +22,7 @@ inline constexpr int kQ2StreamThreads = (kQ2StreamWarps + 1) * 32;
 
 struct Q2StreamRows {
   Q2LaneProduct product;  // its x is not used
-  Q2ImmaWalk walk;
-  const uint16_t* rows;  // BF16 [m][pitch]
+  const uint16_t* rows;   // BF16 [m][pitch]
   int64_t pitch;
   int tile_bytes;
   int group_tiles, longer_groups;  // tiles of a thread block; so many have one more
@@ -167,20 +165,15 @@ __global__ void __launch_bounds__(kQ2StreamThreads, 1)
   QuantiseToShared(p, warp, lane, shared + p.x_at);
   __syncthreads();
   const int first_pair = warp % kQ2TileWarps * kQ2StreamPairs;
-  const int chunks = p.product.layout.chunks;
-  const Q2ImmaWalk& walk = p.walk;
-  // Where the lane's first chunk is in a tile, from there to the last slab, and in x.
-  uint32_t first_codes = first_pair * walk.code_pitch + lane * kQ2ChunkBytes;
-  uint32_t first_scales =
-      walk.scales_at + first_pair * walk.scale_pitch + (lane >> p.product.layout.scale_shift) * 4;
-  uint32_t last_codes = walk.last_codes + first_pair * walk.last_code_pitch;
-  uint32_t last_scales = walk.last_scales + first_pair * walk.last_scale_pitch;
+  const Q2Layout& layout = p.product.layout;
+  const int chunks = layout.chunks;
+  // Where the lane's first chunk is in a tile, and in x.
+  uint32_t first_codes = layout.CodesAt(first_pair, lane);
+  uint32_t first_scales = layout.ScalesAt(first_pair, lane);
   uint32_t first_x = ring + p.x_at + lane * 16;
   uint32_t first_constants = ring + p.x_at + chunks * 32 + lane * 8;
   Keep(first_codes);
   Keep(first_scales);
-  Keep(last_codes);
-  Keep(last_scales);
   Keep(first_x);
   Keep(first_constants);
   int stage = warp / kQ2TileWarps;
@@ -193,28 +186,21 @@ __global__ void __launch_bounds__(kQ2StreamThreads, 1)
     uint32_t codes_at = tile + first_codes, scales_at = tile + first_scales;
     uint32_t x = first_x, constants_at = first_constants;
 #pragma unroll 1
-    for (int own = lane; own < kQ2SlabChunks; own += 32) {
+    for (int own = lane; own < kQ2Threads; own += 32) {
       // Virtual threads that own nothing hold +0.
       float v[kRows][kColumns] = {};
-      if (own < walk.first_chunks) {
-        const int slabs = walk.full_slabs + (own < walk.last_chunks ? 1 : 0);
-        int slab = 0;
-        uint32_t at = 0, slab_x = x, slab_constants = constants_at;
+      uint32_t v_codes = codes_at, v_scales = scales_at, v_x = x, v_constants = constants_at;
 #pragma unroll 1
-        do {
-          const bool last = slab == walk.full_slabs;
-          AddSharedChunk<kColumns>(codes_at + (last ? last_codes : at),
-                                   walk.code_pitch + (last ? walk.last_code_pitch : 0),
-                                   scales_at + (last ? last_scales : at),
-                                   walk.scale_pitch + (last ? walk.last_scale_pitch : 0), slab_x,
-                                   slab_constants, chunks, v);
-          at += walk.slab_bytes;
-          slab_x += kQ2SlabChunks * 16;
-          slab_constants += kQ2SlabChunks * 8;
-        } while (++slab < slabs);
+      for (int chunk = own; chunk < chunks; chunk += kQ2Threads) {
+        AddSharedChunk<kColumns>(v_codes, layout.code_pitch, v_scales, layout.scale_pitch, v_x,
+                                 v_constants, chunks, v);
+        v_codes += kQ2Threads / 2 * kQ2ChunkBytes;
+        v_scales += (kQ2Threads >> layout.scale_shift) * 4;
+        v_x += kQ2Threads * 16;
+        v_constants += kQ2Threads * 8;
       }
-      codes_at += 32 * kQ2ChunkBytes;
-      scales_at += walk.scale_step;
+      codes_at += 32 / 2 * kQ2ChunkBytes;
+      scales_at += (32 >> layout.scale_shift) * 4;
       x += 32 * 16;
       constants_at += 32 * 8;
 #pragma unroll

@@ -21,7 +21,8 @@ __host__ __device__ constexpr int64_t Q8LaneRowBytes(int chunks) {
   return int64_t{chunks} * kQ8LaneChunkBytes;
 }
 
-// For tensor cores (q2_imma.cuh): [column group][chunks][column tile of 8] of kQ8FragmentBytes:
+// For tensor cores (q2_imma.cuh): [column group][even chunks, then odd ones][column tile of 8] of
+// kQ8FragmentBytes:
 // thread 4 g + t's two words of column g, k 8 t .. 8 t + 7 (the B operand of m16n8k32); then, for
 // t = 0 .. 3, the offsets of columns 2 t and 2 t + 1 and their scales, F32.
 inline constexpr int kQ8ColumnTile = 8;

@@ -36,7 +36,6 @@ cudaError_t Stream(const ArmArgs& args, bool* serves) {
                                   .layout = layout,
                                   .m = args.m,
                                   .y_f32 = args.output_type == DType::kF32},
-                      .walk = Q2ImmaWalk(layout),
                       .rows = static_cast<const uint16_t*>(args.activations),
                       .pitch = args.activation_pitch,
                       .tile_bytes = layout.TileBytes(),
