@@ -1,7 +1,7 @@
-// Class exact for q2_0 (order.h), few rows of x, where there are bulk copies: Q2WarpRows' work (see
-// q2_lanes.cuh) on tiles that come one after the other into a ring in shared memory, and on x that
-// each thread block quantises itself.
-// SPDX-License-Identifier: Apache-2.0
+// Class exact for q2_0 (order.h), few rows of x, where there are bulk copies:
+// Q2WarpRows' work (see q2_lanes.cuh) on tiles that come one after the other
+// into a ring in shared memory, and on x that each thread block quantises
+// itself. SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <algorithm>
@@ -13,23 +13,30 @@
 
 namespace fulcrum::cuda {
 
-// Three tiles are worked on at a time, each by four warps of four rows; one more warp asks for
-// tiles.
-inline constexpr int kQ2StreamTiles = 3, kQ2StreamPairs = 2;
-inline constexpr int kQ2TileWarps = kQ2Pairs / kQ2StreamPairs;
-inline constexpr int kQ2StreamWarps = kQ2StreamTiles * kQ2TileWarps;
-inline constexpr int kQ2StreamThreads = (kQ2StreamWarps + 1) * 32;
+// Three tiles are worked on at a time, each by warps of a few of its rows; one
+// more warp asks for tiles. Few rows a warp, so many warps, where x is not read
+// too often for it.
+inline constexpr int kQ2StreamTiles = 3;
+constexpr int Q2StreamPairs(int columns) { return columns <= 2 ? 1 : 2; }
+template <int kColumns>
+inline constexpr int kQ2StreamPairs = Q2StreamPairs(kColumns);
+constexpr int Q2StreamThreads(int columns) {
+  return (kQ2StreamTiles * kQ2Pairs / Q2StreamPairs(columns) + 1) * 32;
+}
 
 struct Q2StreamRows {
   Q2LaneProduct product;  // its x is not used
   const uint16_t* rows;   // BF16 [m][pitch]
   int64_t pitch;
   int tile_bytes;
-  int group_tiles, longer_groups;  // tiles of a thread block; so many have one more
-  // Tiles in shared memory, a multiple of those worked on: then a place in the ring is always the
-  // same warps', and whoever waits for it has seen all that was there before.
+  int group_tiles,
+      longer_groups;  // tiles of a thread block; so many have one more
+  // Tiles in shared memory, a multiple of those worked on: then a place in the
+  // ring is always the same warps', and whoever waits for it has seen all that
+  // was there before.
   int stages;
-  int x_at, barriers_at, shared_bytes;  // after the tiles: x as QuantiseForLanes lays it out
+  int x_at, barriers_at,
+      shared_bytes;  // after the tiles: x as QuantiseForLanes lays it out
   int thread_blocks;
   Divider by_chunks = Divider(1);
 
@@ -48,16 +55,16 @@ struct Q2StreamRows {
   }
 };
 
-// A chunk of two pairs of rows in shared memory times x, also there.
-template <int kColumns>
+// A chunk of kPairs pairs of rows in shared memory times x, also there.
+template <int kPairs, int kColumns>
 __device__ __forceinline__ void AddSharedChunk(uint32_t codes_at, int code_pitch,
                                                uint32_t scales_at, int scale_pitch, uint32_t x,
                                                uint32_t constants_at, int chunks,
-                                               float (&v)[2 * kQ2StreamPairs][kColumns]) {
-  uint32_t codes[kQ2StreamPairs][4][4];  // [pair][word][register of q2_layout.h]
-  float scales[2 * kQ2StreamPairs];
+                                               float (&v)[2 * kPairs][kColumns]) {
+  uint32_t codes[kPairs][4][4];  // [pair][word][register of q2_layout.h]
+  float scales[2 * kPairs];
 #pragma unroll
-  for (int i = 0; i < kQ2StreamPairs; ++i) {
+  for (int i = 0; i < kPairs; ++i) {
     const uint4 four = SharedLoad(codes_at + i * code_pitch);
     const uint32_t scale = SharedLoad32(scales_at + i * scale_pitch);
     const uint32_t words[4] = {four.x, four.y, four.z, four.w};
@@ -77,7 +84,7 @@ __device__ __forceinline__ void AddSharedChunk(uint32_t codes_at, int code_pitch
     const uint32_t q[8] = {first.x,  first.y,  first.z,  first.w,
                            second.x, second.y, second.z, second.w};
 #pragma unroll
-    for (int row = 0; row < 2 * kQ2StreamPairs; ++row) {
+    for (int row = 0; row < 2 * kPairs; ++row) {
       int sum = row % 2 == 0 ? kRounderBits : kFineRounderBits;
 #pragma unroll
       for (int i = 0; i < 8; ++i) {
@@ -90,10 +97,12 @@ __device__ __forceinline__ void AddSharedChunk(uint32_t codes_at, int code_pitch
   }
 }
 
-// Eight chunks a warp and pass, four lanes each; two passes' values are asked for ahead.
+// Eight chunks a warp and pass, four lanes each; two passes' values are asked
+// for ahead.
+template <int kWarps>
 __device__ __forceinline__ void QuantiseToShared(const Q2StreamRows& p, int warp, int lane,
                                                  std::byte* x) {
-  constexpr int kPass = kQ2StreamWarps * 8;
+  constexpr int kPass = kWarps * 8;
   const int chunks = p.product.layout.chunks, items = chunks * p.product.m;
   const auto load = [&](int item) {
     if (item >= items) return make_uint4(0, 0, 0, 0);
@@ -122,12 +131,13 @@ __device__ __forceinline__ void QuantiseToShared(const Q2StreamRows& p, int warp
 }
 
 template <int kColumns>
-__global__ void __launch_bounds__(kQ2StreamThreads, 1)
+__global__ void __launch_bounds__(Q2StreamThreads(kColumns), 1)
     Q2StreamRowsKernel(const __grid_constant__ Q2StreamRows p) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   extern __shared__ __align__(128) std::byte shared[];
   LetNextGridStart();
-  constexpr int kRows = 2 * kQ2StreamPairs;
+  constexpr int kPairs = kQ2StreamPairs<kColumns>, kRows = 2 * kPairs;
+  constexpr int kTileWarps = kQ2Pairs / kPairs, kWarps = kQ2StreamTiles * kTileWarps;
   const int lane = static_cast<int>(threadIdx.x % 32);
   const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x / 32), 0);
   const int group = static_cast<int>(blockIdx.x);
@@ -135,7 +145,7 @@ __global__ void __launch_bounds__(kQ2StreamThreads, 1)
   const int tile_count = p.group_tiles + (group < p.longer_groups ? 1 : 0);
   const uint32_t ring = SharedAddress(shared);
   const uint32_t full = ring + p.barriers_at, empty = full + p.stages * 8;
-  if (warp == kQ2StreamWarps) {
+  if (warp == kWarps) {
     const uint64_t policy = ReadOnce();
     const auto ask = [&](int i, int stage) {
       BarrierExpect(full + 8 * stage, p.tile_bytes);
@@ -147,7 +157,7 @@ __global__ void __launch_bounds__(kQ2StreamThreads, 1)
     if (lane == 0) {
       for (int stage = 0; stage < p.stages; ++stage) {
         BarrierInit(full + 8 * stage, 1);
-        BarrierInit(empty + 8 * stage, kQ2TileWarps);
+        BarrierInit(empty + 8 * stage, kTileWarps);
       }
       BarriersReady();
       for (; i < min(p.stages, tile_count); ++i) ask(i, i);
@@ -162,9 +172,9 @@ __global__ void __launch_bounds__(kQ2StreamThreads, 1)
     return;
   }
   WaitForPreviousGrid();
-  QuantiseToShared(p, warp, lane, shared + p.x_at);
+  QuantiseToShared<kWarps>(p, warp, lane, shared + p.x_at);
   __syncthreads();
-  const int first_pair = warp % kQ2TileWarps * kQ2StreamPairs;
+  const int first_pair = warp % kTileWarps * kPairs;
   const Q2Layout& layout = p.product.layout;
   const int chunks = layout.chunks;
   // Where the lane's first chunk is in a tile, and in x.
@@ -176,7 +186,7 @@ __global__ void __launch_bounds__(kQ2StreamThreads, 1)
   Keep(first_scales);
   Keep(first_x);
   Keep(first_constants);
-  int stage = warp / kQ2TileWarps;
+  int stage = warp / kTileWarps;
   uint32_t phase = 0;
 #pragma unroll 1
   for (int i = stage; i < tile_count; i += kQ2StreamTiles) {
@@ -192,8 +202,8 @@ __global__ void __launch_bounds__(kQ2StreamThreads, 1)
       uint32_t v_codes = codes_at, v_scales = scales_at, v_x = x, v_constants = constants_at;
 #pragma unroll 1
       for (int chunk = own; chunk < chunks; chunk += kQ2Threads) {
-        AddSharedChunk<kColumns>(v_codes, layout.code_pitch, v_scales, layout.scale_pitch, v_x,
-                                 v_constants, chunks, v);
+        AddSharedChunk<kPairs, kColumns>(v_codes, layout.code_pitch, v_scales, layout.scale_pitch,
+                                         v_x, v_constants, chunks, v);
         v_codes += kQ2Threads / 2 * kQ2ChunkBytes;
         v_scales += (kQ2Threads >> layout.scale_shift) * 4;
         v_x += kQ2Threads * 16;

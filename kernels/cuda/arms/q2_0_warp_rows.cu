@@ -1,5 +1,5 @@
-// q2_0, class exact, one to four rows: a warp owns four weight rows and plays all virtual threads.
-// SPDX-License-Identifier: Apache-2.0
+// q2_0, class exact, one to four rows: a warp owns four weight rows and plays
+// all virtual threads. SPDX-License-Identifier: Apache-2.0
 #include "kernels/cuda/arms.h"
 #include "kernels/cuda/q2_lane_arm.cuh"
 #include "kernels/cuda/q2_stream_rows.cuh"
@@ -55,7 +55,7 @@ cudaError_t Stream(const ArmArgs& args, bool* serves) {
       return error;
     }
     const KernelGrid grid = {.thread_blocks = dim3(static_cast<unsigned>(p.thread_blocks)),
-                             .threads = kQ2StreamThreads,
+                             .threads = Q2StreamThreads(args.m),
                              .shared_bytes = p.shared_bytes,
                              .programmatic = programmatic};
     programmatic = true;  // the next is preceded by this one
