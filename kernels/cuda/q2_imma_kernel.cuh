@@ -134,20 +134,25 @@ struct Q2ImmaProduct {
     }
   }
 
-  // By a whole warp; the order is that of the members.
-  __device__ __forceinline__ void InitBarriers() const {
-    if (lane == 0) Multiply::WriteStarts(shared + p.plan.barriers_at);
-    const uint32_t end = sent + 2 * kQ2FinishWarps * 8;
+  __device__ __forceinline__ void InitFull() const {
 #pragma unroll 1
-    for (uint32_t at = full + 8 * lane; at < end; at += 8 * 32) {
-      int arrivals = 1;  // who asks for a copy
-      if ((at >= empty && at < x_full) || (at >= left && at < taken)) arrivals = kWarps;
-      if (at >= taken) arrivals = kQ2FinishWarps;
-      if (at >= sent) arrivals = 2;
-      BarrierInit(at, arrivals);
-    }
+    for (int i = 0; i < p.plan.stages; ++i) BarrierInit(full + 8 * i, 1);
     BarriersReady();
-    __syncwarp();
+  }
+  __device__ __forceinline__ void InitOthers() const {
+    Multiply::WriteStarts(shared + p.plan.barriers_at);
+#pragma unroll 1
+    for (int i = 0; i < p.plan.stages; ++i) BarrierInit(empty + 8 * i, kWarps);
+#pragma unroll 1
+    for (int i = 0; i < p.plan.x_pieces; ++i) BarrierInit(x_full + 8 * i, 1);
+#pragma unroll 1
+    for (int i = 0; i < p.plan.sum_buffers; ++i) {
+      BarrierInit(left + 8 * i, kWarps);
+      BarrierInit(taken + 8 * i, kQ2FinishWarps);
+    }
+#pragma unroll 1
+    for (int i = 0; i < 2 * kQ2FinishWarps; ++i) BarrierInit(sent + 8 * i, 2);
+    BarriersReady();
   }
   // Only who writes to the other block's memory need wait until that is there.
   __device__ __forceinline__ static void Start() {
@@ -169,8 +174,11 @@ struct Q2ImmaProduct {
                  full + 8 * stage, policy);
       }
     };
-    InitBarriers();
-    if (lane == 0) ask(0, 0);
+    if (lane == 0) {
+      InitFull();
+      ask(0, 0);
+      InitOthers();
+    }
     __syncwarp();
     Start();
     if (lane != 0) return;
@@ -207,7 +215,7 @@ struct Q2ImmaProduct {
   __device__ __forceinline__ void FinishAll(int own) const {
     float* const kept = reinterpret_cast<float*>(shared + p.plan.kept_at) + lane;
     const uint32_t received = SharedAddress(kept + kWarpFloats);
-    const uint32_t other = parity ^ 1;
+    const int other = parity ^ 1;
     const uint32_t there = ClusterAddress(received, other);
     const uint32_t mine = sent + own * 16;
     const uint32_t theirs = ClusterAddress(mine, other);
@@ -221,13 +229,18 @@ struct Q2ImmaProduct {
       BarrierWait(left + 8 * at.stage, at.phase);
       int ended = 0;
 #pragma unroll 1
-      for (int unit = own; unit < units; unit += kQ2FinishWarps) {
-        const float half = Half(buffer, unit);
-        if (unit / kQ2FinishWarps % 2 == parity) {
-          kept[unit * 32] = half;
+      for (int unit = own; unit < units; unit += 2 * kQ2FinishWarps) {
+        // One to end here and one there, at once: either waits long for shared memory.
+        const int last = min(unit + kQ2FinishWarps, units - 1);
+        const float halves[2] = {Half(buffer, unit), Half(buffer, last)};
+        const int here = unit + parity * kQ2FinishWarps, away = unit + other * kQ2FinishWarps;
+        if (here < units) {
+          kept[here * 32] = parity == 0 ? halves[0] : halves[1];
           ++ended;
-        } else {
-          SendWord(there + slot + unit * 128, __float_as_uint(half), theirs + barrier);
+        }
+        if (away < units) {
+          SendWord(there + slot + away * 128, __float_as_uint(parity == 0 ? halves[1] : halves[0]),
+                   theirs + barrier);
         }
       }
       __syncwarp();
