@@ -1,7 +1,7 @@
-// Class exact for q2_0 (order.h), few rows of x, where there are bulk copies:
-// Q2WarpRows' work (see q2_lanes.cuh) on tiles that come one after the other
-// into a ring in shared memory, and on x that each thread block quantises
-// itself. SPDX-License-Identifier: Apache-2.0
+// Class exact for q2_0 (order.h), few rows of x, where there are bulk copies: Q2WarpRows' work (see
+// q2_lanes.cuh) on tiles that come one after the other into a ring in shared memory, and on x that
+// each thread block quantises itself.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <algorithm>
@@ -13,9 +13,8 @@
 
 namespace fulcrum::cuda {
 
-// Three tiles are worked on at a time, each by warps of a few of its rows; one
-// more warp asks for tiles. Few rows a warp, so many warps, where x is not read
-// too often for it.
+// Three tiles are worked on at a time, each by warps of a few of its rows; one more warp asks for
+// tiles. Few rows a warp, so many warps, where x is not read too often for it.
 inline constexpr int kQ2StreamTiles = 3;
 constexpr int Q2StreamPairs(int columns) { return columns <= 2 ? 1 : 2; }
 template <int kColumns>
@@ -29,14 +28,11 @@ struct Q2StreamRows {
   const uint16_t* rows;   // BF16 [m][pitch]
   int64_t pitch;
   int tile_bytes;
-  int group_tiles,
-      longer_groups;  // tiles of a thread block; so many have one more
-  // Tiles in shared memory, a multiple of those worked on: then a place in the
-  // ring is always the same warps', and whoever waits for it has seen all that
-  // was there before.
+  int group_tiles, longer_groups;  // tiles of a thread block; so many have one more
+  // Tiles in shared memory, a multiple of those worked on: then a place in the ring is always the
+  // same warps', and whoever waits for it has seen all that was there before.
   int stages;
-  int x_at, barriers_at,
-      shared_bytes;  // after the tiles: x as QuantiseForLanes lays it out
+  int x_at, barriers_at, shared_bytes;  // after the tiles: x as QuantiseForLanes lays it out
   int thread_blocks;
   Divider by_chunks = Divider(1);
 
@@ -97,8 +93,7 @@ __device__ __forceinline__ void AddSharedChunk(uint32_t codes_at, int code_pitch
   }
 }
 
-// Eight chunks a warp and pass, four lanes each; two passes' values are asked
-// for ahead.
+// Eight chunks a warp and pass, four lanes each; two passes' values are asked for ahead.
 template <int kWarps>
 __device__ __forceinline__ void QuantiseToShared(const Q2StreamRows& p, int warp, int lane,
                                                  std::byte* x) {

@@ -1,5 +1,5 @@
-// q2_0, class exact, one to four rows: a warp owns four weight rows and plays
-// all virtual threads. SPDX-License-Identifier: Apache-2.0
+// q2_0, class exact, one to four rows: a warp owns a few weight rows and plays all virtual threads.
+// SPDX-License-Identifier: Apache-2.0
 #include "kernels/cuda/arms.h"
 #include "kernels/cuda/q2_lane_arm.cuh"
 #include "kernels/cuda/q2_stream_rows.cuh"
