@@ -43,9 +43,8 @@ inline constexpr int kFineRounderBits = 0x4a400000;
 // For the BF16 magnitudes from kLeastRefinable on, one step of refinement from the rounded inverse
 // of 127 gives the rounded quotient of each (q8_rows_test.cc tries them all).
 inline constexpr float kInverse127 = 0x1.020408p-7f, kLeastRefinable = 0x1p-100f;
-// x times an approximate inverse of the scale, off by at most 2^-23 of it, is within 2^-14 of the
-// rounded quotient x / scale. So where it is no further than this from an integer, that is q.
-inline constexpr float kMostOff = 0.5f - 0x1p-14f;
+// From there on the remainders of quotients that are not rounded to zero are exact.
+inline constexpr float kLeastRefinableScale = 0x1p-97f;
 
 struct Q8Input {
   const uint16_t* rows = nullptr;  // BF16 [m][pitch], launch.h says what they are like
