@@ -43,6 +43,15 @@ __device__ __forceinline__ void SendWord(uint32_t there, uint32_t word, uint32_t
       "r"(word), "r"(barrier_there)
       : "memory");
 }
+// Two of them; eight bytes.
+__device__ __forceinline__ void SendPair(uint32_t there, const uint2& words,
+                                         uint32_t barrier_there) {
+  asm volatile(
+      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.u32 [%0], {%1, %2}, [%3];" ::
+          "r"(there),
+      "r"(words.x), "r"(words.y), "r"(barrier_there)
+      : "memory");
+}
 // Arrives at the barrier that lies there in thread block `rank` of the cluster. For who has only
 // read: with a scope of the cluster this would be a fence of the whole device.
 __device__ __forceinline__ void ClusterArrive(uint32_t barrier, uint32_t rank) {

@@ -13,6 +13,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <type_traits>
+
 #include "kernels/cuda/grid_order.cuh"
 #include "kernels/cuda/hopper_tile.cuh"
 #include "kernels/cuda/product.cuh"
@@ -40,15 +42,19 @@ struct Q2ImmaProduct {
   template <int kTiles>
   using Sums = typename Multiply::template Sums<kTiles>;
   static constexpr int kElements = Multiply::kElements;
-  // An output a lane: of a tile, a column tile and an element of the multiplying threads.
-  static constexpr int kTileUnits = kColumnTiles * kElements;
-  static constexpr int kStepUnits = kStepTiles * kTileUnits;
-  static constexpr int kWarpFloats = kStepUnits * 32;
+  // A fragment: a tile times a column tile, of which each lane has kElements outputs, the first
+  // half of them of row lane / 4, the others of row lane / 4 + 8. Of a pair of thread blocks one
+  // ends the former, one the latter.
+  static constexpr int kStepFragments = kStepTiles * kColumnTiles;
+  static constexpr int kWarpFloats = kStepFragments * 32 * kElements;
+  static constexpr int kEnded = kElements / 2;
+  static constexpr int kSentBytes = 32 * kEnded * 4;  // of a fragment
+  static constexpr int kFinishRounds = (kStepFragments + kQ2FinishWarps - 1) / kQ2FinishWarps;
   static constexpr bool kFusable = Q2Fusable(kColumnTiles, kXShared);
 
   const Q2ImmaArgs& p;
   const int lane, warp, parity, first_column, first_tile, tile_count;
-  std::byte* const shared;  // stages; then x, sums, what is kept and sent, barriers
+  std::byte* const shared;  // stages; then x, sums, what is received, barriers
   float* const sums;
   const uint32_t full, empty, x_full, left, taken, sent;  // barriers, after what sums start from
 
@@ -90,47 +96,83 @@ struct Q2ImmaProduct {
     return X(at, kXShared ? nullptr : DeviceX(of), lane);
   }
 
-  // sums: [warp][unit][lane].
+  // buffer: [warp][fragment][lane][element].
   template <int kTiles>
   __device__ __forceinline__ void Leave(float* buffer, const Sums<kTiles>& own) const {
-    float* const to = buffer + warp * kWarpFloats + lane;
-    Multiply::template ForEach<kTiles>(
-        [&](int i, int c, int e) { to[(i * kTileUnits + c * kElements + e) * 32] = own[i][c][e]; });
+    float* const to = buffer + warp * kWarpFloats + lane * kElements;
+#pragma unroll
+    for (int i = 0; i < kTiles; ++i) {
+#pragma unroll
+      for (int c = 0; c < kColumnTiles; ++c) {
+        reinterpret_cast<Elements*>(to)[(i * kColumnTiles + c) * 32] = Packed(own[i][c]);
+      }
+    }
+  }
+  using Elements = std::conditional_t<kElements == 4, float4, float2>;
+  __device__ __forceinline__ static Elements Packed(const float (&v)[kElements]) {
+    if constexpr (kElements == 4)
+      return make_float4(v[0], v[1], v[2], v[3]);
+    else
+      return make_float2(v[0], v[1]);
+  }
+  __device__ __forceinline__ static Elements Added(const Elements& a, const Elements& b) {
+    Elements sum;
+    sum.x = __fadd_rn(a.x, b.x);
+    sum.y = __fadd_rn(a.y, b.y);
+    if constexpr (kElements == 4) {
+      sum.z = __fadd_rn(a.z, b.z);
+      sum.w = __fadd_rn(a.w, b.w);
+    }
+    return sum;
   }
 
-  // The butterfly's steps 16 (where warps have one lane each), 8, 4 and 2 of a unit's output.
-  __device__ __forceinline__ float Half(const float* buffer, int unit) const {
-    const float* const from = buffer + unit * 32 + lane;
-    float eight[8], four[4];
+  // The butterfly's steps 16 (where warps have one lane each), 8, 4 and 2 of a fragment's outputs.
+  __device__ __forceinline__ Elements Half(const float* buffer, int fragment) const {
+    const float* const from = buffer + (fragment * 32 + lane) * kElements;
+    const auto of = [&](int w) {
+      return *reinterpret_cast<const Elements*>(from + w * kWarpFloats);
+    };
+    Elements eight[8], four[4];
 #pragma unroll
     for (int w = 0; w < 8; ++w) {
-      eight[w] = from[w * kWarpFloats];
-      if constexpr (kWarps == 16) eight[w] = __fadd_rn(eight[w], from[(w + 8) * kWarpFloats]);
+      eight[w] = of(w);
+      if constexpr (kWarps == 16) eight[w] = Added(eight[w], of(w + 8));
     }
 #pragma unroll
-    for (int w = 0; w < 4; ++w) four[w] = __fadd_rn(eight[w], eight[w + 4]);
-    return __fadd_rn(__fadd_rn(four[0], four[2]), __fadd_rn(four[1], four[3]));
+    for (int w = 0; w < 4; ++w) four[w] = Added(eight[w], eight[w + 4]);
+    return Added(Added(four[0], four[2]), Added(four[1], four[3]));
+  }
+  // Those of one of the two rows.
+  __device__ __forceinline__ static void Take(const Elements& all, bool second,
+                                              float (&some)[kEnded]) {
+    if constexpr (kElements == 4) {
+      some[0] = second ? all.z : all.x;
+      some[1] = second ? all.w : all.y;
+    } else {
+      some[0] = second ? all.y : all.x;
+    }
   }
 
-  // Where results of a tile go: of the block's tiles number `tile`.
+  // Where results of one of a fragment's two rows go: of the block's tiles number `tile`.
   struct Place {
     void* y;
-    int64_t pitch, n, end;  // n of the lane's row of the first half of the rows
+    int64_t pitch, at;
+    int columns;  // that there are
   };
-  __device__ __forceinline__ Place PlaceOf(int tile) const {
+  __device__ __forceinline__ Place PlaceOf(int tile, int column_tile, int second) const {
     const Q2Target& target = p.TargetOf(first_tile + tile);
-    const int64_t n = int64_t{first_tile + tile - target.first_tile} * kQ2TileRows + lane / 4;
-    return {target.y, target.y_pitch, n, target.n};
+    const int64_t n =
+        int64_t{first_tile + tile - target.first_tile} * kQ2TileRows + lane / 4 + second * kQ2Pairs;
+    const int column = first_column + (column_tile * kQ8ColumnTile + lane % 4 * 2) / kSpread;
+    return {target.y, target.y_pitch, column * target.y_pitch + n, n < target.n ? p.m - column : 0};
   }
-  // The output of a unit: the butterfly's last step was taken.
-  __device__ __forceinline__ void Store(const Place& place, int unit, float sum) const {
-    const int element = unit % kElements * kSpread;
-    const int in_tile = lane % 4 * 2 + element % 2;
-    const int column =
-        first_column + (unit / kElements % kColumnTiles * kQ8ColumnTile + in_tile) / kSpread;
-    const int64_t n = place.n + element / 2 * kQ2Pairs;
-    if (column < p.m && n < place.end) {
-      StoreResult(place.y, p.y_f32, column * place.pitch + n, sum);
+  // The butterfly's last step was taken.
+  __device__ __forceinline__ void Store(const Place& place, const float (&sums)[kEnded]) const {
+#pragma unroll
+    for (int e = 0; e < kEnded; ++e) {
+      if (e < place.columns) {
+        StoreResult(place.y, p.y_f32, place.at + e * place.pitch, sums[e]);
+      }
     }
   }
 
@@ -209,13 +251,14 @@ struct Q2ImmaProduct {
     }
   }
 
-  // A finishing warp has every kQ2FinishWarps-th unit of a step; of those the blocks end one in
-  // turn. What one sends the other are the halves of all a warp's units of a step, and word that
-  // they are all: which says, too, that the warp there has read what it was sent two steps before.
+  // A finishing warp has every kQ2FinishWarps-th fragment of a step. What one block sends the other
+  // are the halves of one row of each, and word that they are all: which says, too, that the warp
+  // there has read what it was sent two steps before.
   __device__ __forceinline__ void FinishAll(int own) const {
-    float* const kept = reinterpret_cast<float*>(shared + p.plan.kept_at) + lane;
-    const uint32_t received = SharedAddress(kept + kWarpFloats);
     const int other = parity ^ 1;
+    constexpr int kSlotBytes = kStepFragments * kSentBytes;
+    const uint32_t received =
+        SharedAddress(shared) + p.plan.received_at + own * kSentBytes + lane * kEnded * 4;
     const uint32_t there = ClusterAddress(received, other);
     const uint32_t mine = sent + own * 16;
     const uint32_t theirs = ClusterAddress(mine, other);
@@ -223,44 +266,67 @@ struct Q2ImmaProduct {
     Ring at;
 #pragma unroll 1
     for (int done = 0, step = 0; done < tile_count; done += kStepTiles, ++step) {
-      const int units = min(kStepTiles, tile_count - done) * kTileUnits;
-      const uint32_t slot = step % 2 * kWarpFloats * 4, barrier = step % 2 * 8;
+      const int fragments = min(kStepTiles, tile_count - done) * kColumnTiles;
+      const uint32_t slot = step % 2 * kSlotBytes, barrier = step % 2 * 8;
       const float* const buffer = sums + at.stage * kWarps * kWarpFloats;
       BarrierWait(left + 8 * at.stage, at.phase);
-      int ended = 0;
-#pragma unroll 1
-      for (int unit = own; unit < units; unit += 2 * kQ2FinishWarps) {
-        // One to end here and one there, at once: either waits long for shared memory.
-        const int last = min(unit + kQ2FinishWarps, units - 1);
-        const float halves[2] = {Half(buffer, unit), Half(buffer, last)};
-        const int here = unit + parity * kQ2FinishWarps, away = unit + other * kQ2FinishWarps;
-        if (here < units) {
-          kept[here * 32] = parity == 0 ? halves[0] : halves[1];
-          ++ended;
-        }
-        if (away < units) {
-          SendWord(there + slot + away * 128, __float_as_uint(parity == 0 ? halves[1] : halves[0]),
-                   theirs + barrier);
-        }
+      // All at once: each waits long for shared memory. Of fragments that are not there whatever
+      // the buffer has.
+      float kept[kFinishRounds][kEnded], away[kFinishRounds][kEnded];
+#pragma unroll
+      for (int round = 0; round < kFinishRounds; ++round) {
+        const int fragment = min(own + round * kQ2FinishWarps, kStepFragments - 1);
+        const Elements half = Half(buffer, fragment);
+        Take(half, parity != 0, kept[round]);
+        Take(half, parity == 0, away[round]);
+      }
+      __syncwarp();
+      if (lane == 0) BarrierArrive(taken + 8 * at.stage);
+      int sending = 0;
+#pragma unroll
+      for (int round = 0; round < kFinishRounds; ++round) {
+        if (own + round * kQ2FinishWarps >= fragments) continue;
+        Send(there + slot + round * kQ2FinishWarps * kSentBytes, away[round], theirs + barrier);
+        ++sending;
       }
       __syncwarp();
       if (lane == 0) {
-        BarrierArrive(taken + 8 * at.stage);
-        BarrierExpect(mine + barrier, ended * 128);
+        BarrierExpect(mine + barrier, sending * kSentBytes);
         ClusterArrive(mine + barrier, other);
       }
       at.Next(p.plan.sum_buffers);
-      BarrierWait(mine + barrier, step / 2 % 2);
-      int unit = own + parity * kQ2FinishWarps;
-#pragma unroll 1
-      for (int end = kTileUnits, tile = done; unit < units; end += kTileUnits, ++tile) {
-        const Place place = PlaceOf(tile);
-#pragma unroll 1
-        for (; unit < end; unit += 2 * kQ2FinishWarps) {
-          const float half = __uint_as_float(SharedLoad32(received + slot + unit * 128));
-          Store(place, unit, __fadd_rn(kept[unit * 32], half));
-        }
+      Place places[kFinishRounds];
+#pragma unroll
+      for (int round = 0; round < kFinishRounds; ++round) {
+        const int fragment = min(own + round * kQ2FinishWarps, fragments - 1);
+        places[round] = PlaceOf(done + fragment / kColumnTiles, fragment % kColumnTiles, parity);
       }
+      BarrierWait(mine + barrier, step / 2 % 2);
+#pragma unroll
+      for (int round = 0; round < kFinishRounds; ++round) {
+        if (own + round * kQ2FinishWarps >= fragments) continue;
+        Receive(received + slot + round * kQ2FinishWarps * kSentBytes, kept[round]);
+        Store(places[round], kept[round]);
+      }
+    }
+  }
+  __device__ __forceinline__ static void Send(uint32_t there, const float (&halves)[kEnded],
+                                              uint32_t barrier_there) {
+    const uint32_t first = __float_as_uint(halves[0]);
+    if constexpr (kEnded == 2) {
+      SendPair(there, make_uint2(first, __float_as_uint(halves[1])), barrier_there);
+    } else {
+      SendWord(there, first, barrier_there);
+    }
+  }
+  // Adds the other halves: the butterfly's last step.
+  __device__ __forceinline__ static void Receive(uint32_t from, float (&halves)[kEnded]) {
+    if constexpr (kEnded == 2) {
+      const uint2 two = SharedLoad64(from);
+      halves[0] = __fadd_rn(halves[0], __uint_as_float(two.x));
+      halves[1] = __fadd_rn(halves[1], __uint_as_float(two.y));
+    } else {
+      halves[0] = __fadd_rn(halves[0], __uint_as_float(SharedLoad32(from)));
     }
   }
 
@@ -339,7 +405,7 @@ struct Q2ImmaProduct {
         }
       }
     }
-    constexpr int kRounds = (kStepUnits + kWarps - 1) / kWarps;  // units of a warp
+    constexpr int kRounds = (kStepFragments + kWarps - 1) / kWarps;  // fragments of a warp
     for (int done = 0; done < tile_count; done += kStepTiles) {
       const int tiles = min(kStepTiles, tile_count - done);
       __syncthreads();  // the step before has read its tiles
@@ -350,7 +416,7 @@ struct Q2ImmaProduct {
         if (i < tiles) Bring(shared + at, Tile(done + i), p.tile_bytes);
         where[i] = SharedAddress(shared) + at;
       }
-      float even[kRounds];
+      Elements even[kRounds];
 #pragma unroll 1
       for (int of = 0; of < 2; ++of) {
         __syncthreads();  // the tiles are there, and sums were read
@@ -362,13 +428,19 @@ struct Q2ImmaProduct {
         __syncthreads();
 #pragma unroll
         for (int round = 0; round < kRounds; ++round) {
-          const int unit = round * kWarps + warp;
-          if (unit >= tiles * kTileUnits) continue;
-          const float half = Half(sums, unit);
+          const int fragment = round * kWarps + warp;
+          if (fragment >= tiles * kColumnTiles) continue;
+          const Elements half = Half(sums, fragment);
           if (of == 0) {
             even[round] = half;
-          } else {
-            Store(PlaceOf(done + unit / kTileUnits), unit, __fadd_rn(even[round], half));
+            continue;
+          }
+          const Elements whole = Added(even[round], half);
+#pragma unroll
+          for (int second = 0; second < 2; ++second) {
+            float ended[kEnded];
+            Take(whole, second != 0, ended);
+            Store(PlaceOf(done + fragment / kColumnTiles, fragment % kColumnTiles, second), ended);
           }
         }
       }

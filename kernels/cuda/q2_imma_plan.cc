@@ -38,9 +38,9 @@ bool Place(const Q2ImmaDevice& device, Q2ImmaPlan* plan) {
   const int outputs = work.step_tiles * work.column_tiles * 128 / work.spread;
   plan->x_at = plan->stages * work.step_tiles * plan->tile_bytes;
   plan->sums_at = plan->x_at + plan->x_bytes;
-  plan->kept_at = plan->sums_at + plan->sum_buffers * work.warps * outputs * 4;
-  // What a block keeps of a step, and twice what it is sent of one.
-  plan->barriers_at = plan->kept_at + (device.pairs ? 3 * outputs * 4 : 0);
+  plan->received_at = plan->sums_at + plan->sum_buffers * work.warps * outputs * 4;
+  // Twice what a block is sent of a step: halves of half the outputs.
+  plan->barriers_at = plan->received_at + (device.pairs ? outputs * 4 : 0);
   plan->shared_bytes = plan->barriers_at + kStartBytes + plan->stages * kStageBarrierBytes +
                        plan->x_pieces * kPieceBarrierBytes + plan->sum_buffers * kSumBarrierBytes +
                        kQ2FinishWarps * kFinishBarrierBytes;

@@ -51,9 +51,9 @@ struct Q2ImmaPlan {
   int sum_buffers = 0;
   int x_bytes = 0;   // in shared memory
   int x_pieces = 0;  // of `warps` chunks, that arrive together
-  // Where in shared memory, after the stages: x, the sums of warps, what finishing warps keep and
-  // are sent, the barriers; and the end.
-  int x_at = 0, sums_at = 0, kept_at = 0, barriers_at = 0, shared_bytes = 0;
+  // Where in shared memory, after the stages: x, the sums of warps, what finishing warps are
+  // sent, the barriers; and the end.
+  int x_at = 0, sums_at = 0, received_at = 0, barriers_at = 0, shared_bytes = 0;
 
   int thread_blocks() const { return groups * column_groups * (parities == 1 ? 2 : 1); }
 };

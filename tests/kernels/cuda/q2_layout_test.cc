@@ -311,7 +311,7 @@ TEST(Q2ImmaPlan, EveryTileHasOneGroupAndItAllFits) {
           EXPECT_GE(plan.tile_bytes, layout.HalfBytes(0));
           EXPECT_GE(plan.x_at, plan.stages * work.step_tiles * plan.tile_bytes);
           for (const int at :
-               {plan.tile_bytes, plan.x_at, plan.sums_at, plan.kept_at, plan.barriers_at}) {
+               {plan.tile_bytes, plan.x_at, plan.sums_at, plan.received_at, plan.barriers_at}) {
             EXPECT_EQ(at % 16, 0);
           }
           EXPECT_EQ(plan.x_bytes % plan.parities, 0);
