@@ -50,7 +50,9 @@ struct Q2ImmaProduct {
   static constexpr int kEnded = kElements / 2;
   static constexpr int kSentBytes = 32 * kEnded * 4;  // of a fragment
   static constexpr int kFinishRounds = (kStepFragments + kQ2FinishWarps - 1) / kQ2FinishWarps;
-  static constexpr bool kFusable = Q2Fusable(kColumnTiles, kXShared);
+  // Where each warp brings or makes the x it multiplies by, else bulk copies do.
+  static constexpr bool kOwnX = Q2OwnX(kColumnTiles, kXShared);
+  static constexpr bool kBulkX = kXShared && !kOwnX;
 
   const Q2ImmaArgs& p;
   const int lane, warp, parity, first_column, first_tile, tile_count;
@@ -196,14 +198,15 @@ struct Q2ImmaProduct {
     for (int i = 0; i < 2 * kQ2FinishWarps; ++i) BarrierInit(sent + 8 * i, 2);
     BarriersReady();
   }
-  // Only who writes to the other block's memory need wait until that is there.
+  // The barriers are there. Only who writes to the other block's memory need wait until that is.
   __device__ __forceinline__ static void Start() {
     __syncthreads();
     ClusterArriveAll();
   }
 
-  // A thread of its own brings the weights by bulk copies. The first tiles are asked for before
-  // anything else; x, which everybody waits for, before the rest.
+  // A thread of its own brings the weights by bulk copies. What there is room for is asked for
+  // before anything else; but x, which everybody waits for, where it comes this way before all but
+  // the first.
   __device__ __forceinline__ void Produce() const {
     const uint64_t policy = ReadOnce();
     const int from = p.layout.HalfAt(parity), bytes = p.layout.HalfBytes(parity);
@@ -216,15 +219,17 @@ struct Q2ImmaProduct {
                  full + 8 * stage, policy);
       }
     };
+    int step = 0;
+    const int at_once = min(stages, steps);
     if (lane == 0) {
       InitFull();
-      ask(0, 0);
-      InitOthers();
+#pragma unroll 1
+      for (; step < (kBulkX ? 1 : at_once); ++step) ask(step, step);
     }
     __syncwarp();
     Start();
     if (lane != 0) return;
-    if (kXShared && !p.plan.fused) {
+    if constexpr (kBulkX) {
       WaitForPreviousGrid();
       constexpr int kPieceBytes = kWarps * Multiply::kXChunkBytes, kOfTurn = kQ2Lanes / kWarps;
       const std::byte* const x = DeviceX(parity);
@@ -240,9 +245,8 @@ struct Q2ImmaProduct {
         }
       }
     }
-    int step = 1;
 #pragma unroll 1
-    for (; step < min(stages, steps); ++step) ask(step, step);
+    for (; step < at_once; ++step) ask(step, step);
     Ring at;
 #pragma unroll 1
     for (; step < steps; ++step, at.Next(stages)) {
@@ -356,32 +360,41 @@ struct Q2ImmaProduct {
       Produce();
       return;
     }
-    Start();
     if (warp > kWarps) {
+      if (warp == kWarps + 1 && lane == 0) InitOthers();
+      __syncwarp();
+      Start();
       ClusterWaitAll();
       FinishAll(warp - kWarps - 1);
       return;
     }
-    WaitForPreviousGrid();
-    if constexpr (kFusable) {
+    if constexpr (kOwnX) {
+      WaitForPreviousGrid();
+      Q2OwnRows<kWarps, kColumnTiles, kSpread> rows(p, warp, lane, parity);
       if (p.plan.fused) {
-        Q2FusedRows<kWarps, kColumnTiles, kSpread> rows(p, warp, lane, parity);
         rows.LoadFirst();
         rows.Quantise(shared + p.plan.x_at);
+      } else {
+        rows.Bring(SharedAddress(shared) + p.plan.x_at, DeviceX(parity));
       }
+      Start();
+      AsyncWait<0>();
+      __syncwarp();
+    } else {
+      Start();
+      WaitForPreviousGrid();
     }
     const Multiply multiply(p, warp, lane, p.layout.CodesInHalf(parity),
                             p.layout.ScalesInHalf(parity), full - 16, x_full);
     const X x = XOf(parity, 0);
-    const bool x_arrives = kXShared && !p.plan.fused;
     Ring at, sums_at;
     int done = 0;
 #pragma unroll 1
     for (; done + (kStepTiles > 1) < tile_count; done += kStepTiles) {
-      Step<kStepTiles>(multiply, x, x_arrives && done == 0, at, sums_at);
+      Step<kStepTiles>(multiply, x, kBulkX && done == 0, at, sums_at);
     }
     // Of a last tile alone no more is made.
-    if (done < tile_count) Step<1>(multiply, x, x_arrives && done == 0, at, sums_at);
+    if (done < tile_count) Step<1>(multiply, x, kBulkX && done == 0, at, sums_at);
   }
 
   // Without bulk copies all threads bring the tiles of a step, in 16-byte loads.
@@ -396,10 +409,10 @@ struct Q2ImmaProduct {
     if constexpr (kXShared) {
       if (!p.plan.fused) {
         Bring(shared_x, DeviceX(0), p.plan.x_bytes);
-      } else if constexpr (kFusable) {
+      } else if constexpr (kOwnX) {
 #pragma unroll 1
         for (int of = 0; of < 2; ++of) {
-          Q2FusedRows<kWarps, kColumnTiles, kSpread> rows(p, warp, lane, of);
+          Q2OwnRows<kWarps, kColumnTiles, kSpread> rows(p, warp, lane, of);
           rows.LoadFirst();
           rows.Quantise(shared_x + of * p.plan.x_bytes / 2);
         }

@@ -65,8 +65,10 @@ Q2ImmaPlan PlanQ2Imma(const Q2ImmaShape& shape, const Q2ImmaDevice& device) {
     plan.longer_groups = shape.tiles % plan.groups;
     const int chunks = plan.parities * layout.half_chunks;
     plan.x_bytes = work.x_shared ? work.column_tiles * chunks * kQ8FragmentBytes : 0;
-    plan.x_pieces = work.x_shared && device.pairs ? Ceil(chunks, work.warps) : 0;
-    plan.fused = Q2Fusable(work.column_tiles, work.x_shared) && plan.column_groups == 1 &&
+    plan.x_pieces = work.x_shared && device.pairs && !Q2OwnX(work.column_tiles, true)
+                        ? Ceil(chunks, work.warps)
+                        : 0;
+    plan.fused = Q2OwnX(work.column_tiles, work.x_shared) && plan.column_groups == 1 &&
                  chunks * shape.m <= kQ2FusedChunks;
     const int wanted =
         device.pairs

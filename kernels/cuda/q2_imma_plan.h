@@ -33,9 +33,12 @@ inline constexpr int kQ2Lanes = 16;  // of the order, of one parity
 inline constexpr int kQ2MostStepTiles = 4;
 inline constexpr int kQ2FinishWarps = 3;  // beside them, where there are bulk copies
 // Most chunks of rows that a thread block quantises itself: beyond that a kernel of all
-// multiprocessors in front of this one is faster.
-inline constexpr int kQ2FusedChunks = 640;
-constexpr bool Q2Fusable(int column_tiles, bool x_shared) { return x_shared && column_tiles <= 2; }
+// multiprocessors in front of this one is faster (measured on an H200: at K = 5120 from three rows
+// on, at K = 2560 from five).
+inline constexpr int kQ2FusedChunks = 160;
+// Where warps bring or make their x themselves; wider x arrives piece by piece instead, for it is
+// too much to wait for.
+constexpr bool Q2OwnX(int column_tiles, bool x_shared) { return x_shared && column_tiles <= 2; }
 
 // A group of thread blocks works through the same tiles, each for its own columns of x or its own
 // chunks; all groups run at once, a thread block a multiprocessor where there are tiles enough.

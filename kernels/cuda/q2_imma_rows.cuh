@@ -1,11 +1,12 @@
-// Activations quantised by the thread block that multiplies by them (q2_imma_kernel.cuh): a warp
-// makes the chunks it owns, so nobody else waits for them.
+// Activations that a warp of q2_imma_kernel.cuh multiplies by: it quantises the chunks it owns, or
+// copies them quantised, so nobody else waits for them.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/cuda/async_copy.cuh"
 #include "kernels/cuda/q2_imma_args.cuh"
 #include "kernels/cuda/q8_chunk.cuh"
 
@@ -14,12 +15,12 @@ namespace fulcrum::cuda {
 // The chunks of one parity that are the warp's lanes' (q2_imma_multiply.cuh). Eight chunks of some
 // row a pass, four lanes each. Two passes' values are asked for ahead.
 template <int kWarps, int kColumnTiles, int kSpread>
-struct Q2FusedRows {
+struct Q2OwnRows {
   const Q2ImmaArgs& p;
   const int warp, lane, parity, items;
   uint4 next[2] = {};
 
-  __device__ __forceinline__ Q2FusedRows(const Q2ImmaArgs& args, int warp_, int lane_, int parity_)
+  __device__ __forceinline__ Q2OwnRows(const Q2ImmaArgs& args, int warp_, int lane_, int parity_)
       : p(args),
         warp(warp_),
         lane(lane_),
@@ -61,6 +62,20 @@ struct Q2FusedRows {
       }
     }
     __syncwarp();
+  }
+
+  // From `x`, quantised, of the parity's chunks; asked for when it returns. All warps' copies of 16
+  // bytes are there sooner than one thread's of whole pieces.
+  __device__ __forceinline__ void Bring(uint32_t to, const std::byte* x) const {
+    constexpr int kChunkBytes = kColumnTiles * kQ8FragmentBytes, kParts = kChunkBytes / 16;
+    const int end = (p.layout.half_chunks - warp + kWarps - 1) / kWarps * kParts;
+#pragma unroll 4
+    for (int i = lane; i < end; i += 32) {
+      const int own = i / kParts;
+      const int at = (warp + own * kWarps) * kChunkBytes + (i - own * kParts) * 16;
+      AsyncCopy16(to + at, x + at);
+    }
+    AsyncCommit();
   }
 };
 
