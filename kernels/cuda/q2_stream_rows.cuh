@@ -14,14 +14,14 @@
 namespace fulcrum::cuda {
 
 // Three tiles are worked on at a time, each by warps of a few of its rows; one more warp asks for
-// tiles. Few rows a warp, so many warps, where x is not read too often for it.
+// tiles.
 inline constexpr int kQ2StreamTiles = 3;
-constexpr int Q2StreamPairs(int columns) { return columns <= 2 ? 1 : 2; }
-template <int kColumns>
-inline constexpr int kQ2StreamPairs = Q2StreamPairs(kColumns);
-constexpr int Q2StreamThreads(int columns) {
-  return (kQ2StreamTiles * kQ2Pairs / Q2StreamPairs(columns) + 1) * 32;
+// A warp's pairs of rows. One, so twice the warps, pays where virtual threads have more than a
+// chunk and x is not read too often for it (measured on an H200: K = 2560 and 5120).
+constexpr int Q2StreamPairs(int columns, int chunks) {
+  return columns <= 2 && chunks > kQ2Threads ? 1 : 2;
 }
+constexpr int Q2StreamThreads(int pairs) { return (kQ2StreamTiles * kQ2Pairs / pairs + 1) * 32; }
 
 struct Q2StreamRows {
   Q2LaneProduct product;  // its x is not used
@@ -125,13 +125,13 @@ __device__ __forceinline__ void QuantiseToShared(const Q2StreamRows& p, int warp
   }
 }
 
-template <int kColumns>
-__global__ void __launch_bounds__(Q2StreamThreads(kColumns), 1)
+template <int kColumns, int kPairs>
+__global__ void __launch_bounds__(Q2StreamThreads(kPairs), 1)
     Q2StreamRowsKernel(const __grid_constant__ Q2StreamRows p) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   extern __shared__ __align__(128) std::byte shared[];
   LetNextGridStart();
-  constexpr int kPairs = kQ2StreamPairs<kColumns>, kRows = 2 * kPairs;
+  constexpr int kRows = 2 * kPairs;
   constexpr int kTileWarps = kQ2Pairs / kPairs, kWarps = kQ2StreamTiles * kTileWarps;
   const int lane = static_cast<int>(threadIdx.x % 32);
   const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x / 32), 0);
