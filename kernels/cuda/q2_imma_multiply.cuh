@@ -64,32 +64,42 @@ struct Q2ImmaMultiply {
         make_uint4(kRounderBits, kRounderBits, kUpperStart, kUpperStart);
   }
 
-  // The first chunk of a virtual thread, or a further one, times the step's tiles.
-  template <bool kFirst, int kTiles>
-  __device__ __forceinline__ void Chunk(const uint32_t (&tiles)[kTiles], uint32_t codes_at,
-                                        uint32_t scales_at, const X& x, const uint32_t (&starts)[4],
-                                        Sums<kTiles>& v) const {
+  // What a thread has of a chunk's codes and scales.
+  template <int kTiles>
+  struct Weights {
     uint32_t words[kTiles], halves[kTiles];
+    __device__ __forceinline__ void Load(const uint32_t (&tiles)[kTiles], uint32_t codes_at,
+                                         uint32_t scales_at) {
 #pragma unroll
-    for (int i = 0; i < kTiles; ++i) {
-      words[i] = SharedLoadWord(tiles[i] + codes_at);
-      halves[i] = SharedLoadWord(tiles[i] + scales_at);
+      for (int i = 0; i < kTiles; ++i) {
+        words[i] = SharedLoadWord(tiles[i] + codes_at);
+        halves[i] = SharedLoadWord(tiles[i] + scales_at);
+      }
     }
+  };
+
+  // The first chunk of a virtual thread, or a further one, times the step's tiles. load_next: is
+  // called where what is multiplied here was asked for.
+  template <bool kFirst, int kTiles, class LoadNext>
+  __device__ __forceinline__ void Chunk(const Weights<kTiles>& weights, const X& x,
+                                        const uint32_t (&starts)[4], Sums<kTiles>& v,
+                                        const LoadNext& load_next) const {
     uint32_t spread[kTiles][4];
     float2 d2[kTiles];
 #pragma unroll
     for (int i = 0; i < kTiles; ++i) {
       if constexpr (kFine) {
-        Spread(words[i], spread[i]);
+        Spread(weights.words[i], spread[i]);
       } else {
-        SpreadAlike(words[i], spread[i]);
+        SpreadAlike(weights.words[i], spread[i]);
       }
-      d2[i] = __half22float2(*reinterpret_cast<const __half2*>(&halves[i]));
+      d2[i] = __half22float2(*reinterpret_cast<const __half2*>(&weights.halves[i]));
     }
 #pragma unroll
     for (int c = 0; c < kColumnTiles; ++c) {
       const uint2 q = x.Words(c * kQ8FragmentBytes);
       const uint4 constants = x.Constants(c * kQ8FragmentBytes);
+      if (c == 0) load_next();
       const float even = __uint_as_float(constants.x), odd = __uint_as_float(constants.y);
       const float offset[4] = {even, odd, kFine ? FineOffset(even) : even,
                                kFine ? FineOffset(odd) : odd};
@@ -116,24 +126,29 @@ struct Q2ImmaMultiply {
     BarrierWait(pieces + static_cast<uint32_t>(chunk) / kWarps * 8, 0);
   }
 
-  // A virtual thread from its first chunk on.
-  template <int kTiles>
-  __device__ __forceinline__ void VirtualThread(const uint32_t (&tiles)[kTiles], int chunk,
+  // A virtual thread from its first chunk on, of which `weights` are.
+  template <int kTiles, class LoadNext>
+  __device__ __forceinline__ void VirtualThread(const Weights<kTiles>& weights,
+                                                const uint32_t (&tiles)[kTiles], int chunk,
                                                 uint32_t codes_at, uint32_t scales_at, X x,
                                                 bool x_arrives, const uint32_t (&starts)[4],
-                                                Sums<kTiles>& v) const {
+                                                Sums<kTiles>& v, const LoadNext& load_next) const {
     if (x_arrives) WaitForPiece(chunk);
-    Chunk<true, kTiles>(tiles, codes_at, scales_at, x, starts, v);
+    Chunk<true, kTiles>(weights, x, starts, v, load_next);
 #pragma unroll 1
     for (chunk += kQ2HalfThreads; chunk < p.layout.half_chunks; chunk += kQ2HalfThreads) {
       codes_at += kQ2HalfThreads * kQ2ChunkBytes;
       scales_at += 4 * scale_turn;
       x.Advance(kQ2HalfThreads * kXChunkBytes);
       if (x_arrives) WaitForPiece(chunk);
-      Chunk<false, kTiles>(tiles, codes_at, scales_at, x, starts, v);
+      Weights<kTiles> further;
+      further.Load(tiles, codes_at, scales_at);
+      Chunk<false, kTiles>(further, x, starts, v, [] {});
     }
   }
 
+  // The next virtual thread's weights are asked for while one is multiplied: the words are unpacked
+  // while x is on its way. After the last one whatever lies there is.
   template <int kTiles>
   __device__ __forceinline__ void Lane(const uint32_t (&tiles)[kTiles], int lane, X x,
                                        bool x_arrives, const uint32_t (&starts)[4],
@@ -141,7 +156,13 @@ struct Q2ImmaMultiply {
     uint32_t codes_at = codes + lane * kQ2ChunkBytes;
     uint32_t scales_at = scales + (2 * lane >> p.layout.scale_shift) * 4;
     x.Advance(lane * kXChunkBytes);
-    VirtualThread<kTiles>(tiles, lane, codes_at, scales_at, x, x_arrives, starts, sums);
+    Weights<kTiles> weights, next;
+    const auto load_next = [&] {
+      next.Load(tiles, codes_at + kQ2TurnBytes, scales_at + scale_turn);
+    };
+    weights.Load(tiles, codes_at, scales_at);
+    VirtualThread<kTiles>(weights, tiles, lane, codes_at, scales_at, x, x_arrives, starts, sums,
+                          load_next);
     const int end = min(p.layout.half_chunks, kQ2HalfThreads);
 #pragma unroll 1
     for (int chunk = lane + kQ2Lanes; chunk < end; chunk += kQ2Lanes) {
@@ -149,7 +170,9 @@ struct Q2ImmaMultiply {
       scales_at += scale_turn;
       x.Advance(kQ2Lanes * kXChunkBytes);
       Sums<kTiles> v;
-      VirtualThread<kTiles>(tiles, chunk, codes_at, scales_at, x, x_arrives, starts, v);
+      weights = next;
+      VirtualThread<kTiles>(weights, tiles, chunk, codes_at, scales_at, x, x_arrives, starts, v,
+                            load_next);
       Add<kTiles>(v, sums);
     }
   }
