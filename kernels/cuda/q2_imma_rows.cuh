@@ -76,6 +76,7 @@ struct Q2OwnRows {
       AsyncCopy16(to + at, x + at);
     }
     AsyncCommit();
+    __syncwarp();
   }
 };
 
