@@ -87,7 +87,7 @@ __global__ void __launch_bounds__(BlockMaxWarps(kTiles, Quarter::kBlockBytes) * 
     BarrierExpect(sums_full, sums_here * p.segments * kSumBytes);
   }
   __syncwarp();
-  ClusterArrive();
+  ClusterArriveAll();
 
   WaitForPreviousGrid();
   if (kMapped && threadIdx.x == 0) {
@@ -160,7 +160,7 @@ __global__ void __launch_bounds__(BlockMaxWarps(kTiles, Quarter::kBlockBytes) * 
   uint32_t chunk[2] = {
       x + lane % 8 * 128 + (static_cast<uint32_t>((lane / 8) ^ (lane % 8)) << 4),
       x + lane % 8 * 128 + (static_cast<uint32_t>((lane / 8 + 4) ^ (lane % 8)) << 4)};
-  ClusterWait();  // every thread block's barrier is there
+  ClusterWaitAll();  // every thread block's barrier is there
   AsyncWait<0>();
   __syncthreads();
   if (kMapped) BarrierWait(x_full, 0);
@@ -214,7 +214,7 @@ __global__ void __launch_bounds__(BlockMaxWarps(kTiles, Quarter::kBlockBytes) * 
       }
     }
     if (plan.ranks > 1) {
-      ClusterSend(fold.sum, sum, fold.full);
+      SendQuad(fold.sum, sum, fold.full);
     } else {  // there is no cluster to send through
       SharedStore(fold.sum, sum);
     }

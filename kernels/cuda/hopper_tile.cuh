@@ -21,26 +21,44 @@ __device__ __forceinline__ void ClusterSync() {
   asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::
                    : "memory");
 }
-// The two halves of that, for who has made barriers only (BarriersReady): a release would wait for
-// all that the thread has loaded.
-__device__ __forceinline__ void ClusterArrive() {
+// The two halves of it, for who need not wait, and of memory for barriers only that were made ready
+// (BarriersReady): without the fence that else goes before it.
+__device__ __forceinline__ void ClusterArriveAll() {
   asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
 }
-__device__ __forceinline__ void ClusterWait() {
+__device__ __forceinline__ void ClusterWaitAll() {
   asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
-// What lies at `here` in this thread block, in thread block `rank` of the cluster.
-__device__ __forceinline__ uint32_t ClusterAddress(uint32_t here, uint32_t rank) {
+// Where a place in shared memory is in thread block `rank` of the cluster.
+__device__ __forceinline__ uint32_t ClusterAddress(uint32_t place, uint32_t rank) {
   uint32_t there;
-  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(here), "r"(rank));
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(place), "r"(rank));
   return there;
 }
-// Stores into shared memory of another thread block and counts the 16 bytes at a barrier there.
-__device__ __forceinline__ void ClusterSend(uint32_t to, float4 v, uint32_t barrier) {
+// Stores a word there and tells the barrier there of its four bytes: who waits for it sees the
+// word.
+__device__ __forceinline__ void SendWord(uint32_t there, uint32_t word, uint32_t barrier_there) {
   asm volatile(
-      "st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, "
-      "[%5];" ::"r"(to),
-      "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w), "r"(barrier)
+      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.u32 [%0], %1, [%2];" ::"r"(there),
+      "r"(word), "r"(barrier_there)
+      : "memory");
+}
+// Two of them; eight bytes.
+__device__ __forceinline__ void SendPair(uint32_t there, const uint2& words,
+                                         uint32_t barrier_there) {
+  asm volatile(
+      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.u32 [%0], {%1, %2}, [%3];" ::
+          "r"(there),
+      "r"(words.x), "r"(words.y), "r"(barrier_there)
+      : "memory");
+}
+// Four of them; 16 bytes.
+__device__ __forceinline__ void SendQuad(uint32_t there, const float4& words,
+                                         uint32_t barrier_there) {
+  asm volatile(
+      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, "
+      "[%5];" ::"r"(there),
+      "f"(words.x), "f"(words.y), "f"(words.z), "f"(words.w), "r"(barrier_there)
       : "memory");
 }
 // Arrives at the barrier that lies there in thread block `rank` of the cluster. For who has only

@@ -21,14 +21,12 @@ cudaError_t LaunchKernel(void (*kernel)(Parameters...), const KernelGrid& grid, 
   cudaLaunchAttribute attributes[2] = {};
   unsigned count = 0;
   if (grid.programmatic) {
-    cudaLaunchAttribute& attribute = attributes[count++];
-    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attribute.val.programmaticStreamSerializationAllowed = 1;
+    attributes[count].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[count++].val.programmaticStreamSerializationAllowed = 1;
   }
   if (grid.cluster > 1) {
-    cudaLaunchAttribute& attribute = attributes[count++];
-    attribute.id = cudaLaunchAttributeClusterDimension;
-    attribute.val.clusterDim = {static_cast<unsigned>(grid.cluster), 1, 1};
+    attributes[count].id = cudaLaunchAttributeClusterDimension;
+    attributes[count++].val.clusterDim = {static_cast<unsigned>(grid.cluster), 1, 1};
   }
   cudaLaunchConfig_t config = {};
   config.gridDim = grid.thread_blocks;
@@ -38,6 +36,15 @@ cudaError_t LaunchKernel(void (*kernel)(Parameters...), const KernelGrid& grid, 
   config.attrs = attributes;
   config.numAttrs = count;
   return cudaLaunchKernelEx(&config, kernel, Parameters(arguments)...);
+}
+
+// Has a kernel run with as much shared memory as a multiprocessor gives, though it needs none: the
+// division between that and the L1 changes on an idle multiprocessor only, so that a grid which
+// needs all of it could not start beside this kernel's thread blocks.
+template <class... Parameters>
+cudaError_t PreferShared(void (*kernel)(Parameters...)) {
+  return cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
+                              cudaSharedmemCarveoutMaxShared);
 }
 
 }  // namespace fulcrum::cuda

@@ -27,7 +27,7 @@ __device__ __forceinline__ void ImmaHalf(int& low, int& high, uint32_t a, uint32
 
 // sums = starts + codes times q.
 __device__ __forceinline__ void Imma(int (&sums)[4], const uint32_t (&codes)[4], const uint2& q,
-                                     const int (&starts)[4]) {
+                                     const uint32_t (&starts)[4]) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
   asm("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, "
       "%9}, {%10, %11, %12, %13};"
@@ -35,7 +35,7 @@ __device__ __forceinline__ void Imma(int (&sums)[4], const uint32_t (&codes)[4],
       : "r"(codes[0]), "r"(codes[1]), "r"(codes[2]), "r"(codes[3]), "r"(q.x), "r"(q.y),
         "r"(starts[0]), "r"(starts[1]), "r"(starts[2]), "r"(starts[3]));
 #elif defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 750
-  for (int i = 0; i < 4; ++i) sums[i] = starts[i];
+  for (int i = 0; i < 4; ++i) sums[i] = static_cast<int>(starts[i]);
   ImmaHalf(sums[0], sums[1], codes[0], q.x);
   ImmaHalf(sums[0], sums[1], codes[2], q.y);
   ImmaHalf(sums[2], sums[3], codes[1], q.x);

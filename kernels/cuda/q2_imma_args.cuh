@@ -8,7 +8,7 @@
 
 #include "kernels/cuda/divider.cuh"
 #include "kernels/cuda/q2_imma_plan.h"
-#include "kernels/cuda/q2_imma_walk.h"
+#include "kernels/cuda/q2_layout.h"
 
 namespace fulcrum::cuda {
 
@@ -24,15 +24,18 @@ struct Q2Target {
 struct Q2ImmaArgs {
   Q2Target targets[kQ2MostTargets];
   int target_count, tiles;
-  int chunks, scale_shift;  // of the layout
+  Q2Layout layout;
   int tile_bytes;
-  Q2ImmaWalk walk;
   const uint16_t* rows;  // BF16 [m][pitch]: fused
   int64_t pitch;
   const std::byte* x;  // QuantiseForTensorCores: not fused
   int m;
   bool y_f32;
   Q2ImmaPlan plan;
+  // Where in a stage a step's tiles are. Told one by one, addresses are sums with a number that a
+  // warp has once; of what it knows to be multiples the compiler makes a chain of additions a
+  // chunk.
+  int tile_at[kQ2MostStepTiles];
   Divider by_m = Divider(1), by_column_groups = Divider(1);
 
   __device__ __forceinline__ const Q2Target& TargetOf(int tile) const {

@@ -1,434 +1,314 @@
 // Class exact for q2_0 (order.h) on integer tensor cores, one pass over the weights, at the speed
 // of the read.
 //
-// A thread block works through tiles of 16 rows, whole K, that come one after the other into a ring
-// in shared memory. Warp w of sixteen owns the chunks w, w + 16, w + 32, ...: of the order's 128
-// virtual threads those of lanes w and w + 16. It plays them one after the other, so that one
-// running sum of a virtual thread, one of a lane and one of the pair are all that an element needs:
-// L = ((v0 + v1) + v2) + v3 of either lane, then the butterfly's first step, L[w] + L[w + 16]. The
-// sixteen results meet in shared memory, where the other four steps are taken.
+// Two thread blocks, a cluster, work through tiles of 16 rows that come one after the other into
+// rings in shared memory: one has the even chunks, codes and x, the other the odd ones. The order's
+// butterfly crosses from even to odd lanes in its last step only, so each block comes to half of a
+// result by itself. Warps of a block multiply (q2_imma_multiply.cuh) and leave their lanes' sums in
+// shared memory; finishing warps take the butterfly's steps, send half of the halves to the other
+// block and end the results of the others. Nobody waits for all.
 //
-// A chunk's integer sum is one m16n8k32 step that starts from a rounder's bits, so that its bits
-// are a float already (q8_chunk.cuh): an element's term costs a subtraction, two multiplications
-// and an addition.
+// Where there are no clusters a thread block has whole tiles and multiplies by even chunks, then by
+// odd ones, and all its threads take the butterfly's steps.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cuda_fp16.h>
-
 #include "kernels/cuda/grid_order.cuh"
-#include "kernels/cuda/hopper.cuh"
-#include "kernels/cuda/product.cuh"
-#include "kernels/cuda/q2_imma.cuh"
-#include "kernels/cuda/q2_imma_args.cuh"
+#include "kernels/cuda/hopper_tile.cuh"
+#include "kernels/cuda/q2_imma_finish.cuh"
+#include "kernels/cuda/q2_imma_multiply.cuh"
 #include "kernels/cuda/q2_imma_rows.cuh"
 #include "kernels/cuda/ring.cuh"
 
 namespace fulcrum::cuda {
 
-// Where there are bulk copies one more warp asks for them.
-constexpr int Q2ImmaThreads(bool bulk_copies) {
-  return (kQ2ImmaWarps + (bulk_copies ? 1 : 0)) * 32;
+// Where there are bulk copies one more warp asks for them, and some finish.
+constexpr int Q2ImmaThreads(int warps, bool bulk_copies) {
+  return (warps + (bulk_copies ? 1 + kQ2FinishWarps : 0)) * 32;
 }
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
-inline constexpr int kQ2ImmaThreads = Q2ImmaThreads(false);
+inline constexpr bool kQ2ImmaCopies = false;
 #else
-inline constexpr int kQ2ImmaThreads = Q2ImmaThreads(true);
+inline constexpr bool kQ2ImmaCopies = true;
 #endif
 
-// kSpread 2: row r of x is column 2 r of the only column tile, and the odd columns are nobody's: up
-// to four rows need half of the float work, since a thread has an even and an odd column.
-template <int kColumnTiles, int kSpread, bool kXShared>
+template <int kWarps, int kStepTiles, int kColumnTiles, int kSpread, bool kXShared>
 struct Q2ImmaProduct {
-  static constexpr int kElements = 4 / kSpread;  // that a thread has of a tile's column tile
-  static constexpr int kSumFloats = kQ2SumBytes / 4;
-  static constexpr int kStepTiles = Q2StepTiles(kColumnTiles, kXShared);
-  static constexpr int kWarpFloats = kStepTiles * kColumnTiles * kSumFloats;
-  // Rows g + 8 at four times the codes (Spread): offsets of their own, for two column tiles no
-  // gain.
-  static constexpr bool kFine = kColumnTiles == 1;
-  static constexpr int kUpperStart = kFine ? kFineRounderBits : kRounderBits;
-  static constexpr int kXChunkBytes = kColumnTiles * kQ8FragmentBytes;
+  using Multiply =
+      Q2ImmaMultiply<kWarps, kColumnTiles, kSpread, kXShared, (kStepTiles > kColumnTiles)>;
+  using X = typename Multiply::X;
   template <int kTiles>
-  using Sums = float[kTiles][kColumnTiles][kElements];
+  using Sums = typename Multiply::template Sums<kTiles>;
+  using Finish = Q2ImmaFinish<kWarps, kStepTiles, kColumnTiles, kSpread>;
+  static constexpr int kStepFragments = Finish::kStepFragments;
+  static constexpr int kWarpFloats = Finish::kWarpFloats;
+  // Where each warp brings or makes the x it multiplies by, else bulk copies do.
+  static constexpr bool kOwnX = Q2OwnX(kColumnTiles, kXShared);
+  static constexpr bool kBulkX = kXShared && !kOwnX;
 
   const Q2ImmaArgs& p;
-  const int lane, warp, first_column, first_tile, tile_count;
-  // Where in a tile the thread finds its word of the warp's first chunk, and the pair's scales.
-  uint32_t first_codes, first_scales;
-  // From there to the places of the same number in the last slab.
-  const uint32_t last_codes, last_scales;
-  std::byte* const shared;  // the ring; then x, sums, barriers
-  std::byte* const shared_x;
+  const int lane, warp, parity, first_column, first_tile, tile_count;
+  std::byte* const shared;  // stages; then x, sums, what is received, barriers
   float* const sums;
-  const uint32_t full, empty, x_full;  // barriers: a tile's two, a piece's of x
+  const uint32_t full, empty, x_full, left, taken, sent;  // barriers, after what sums start from
 
   __device__ __forceinline__ Q2ImmaProduct(const Q2ImmaArgs& args, std::byte* memory, int group,
-                                           int column_group)
+                                           int column_group, int parity_)
       : p(args),
         lane(static_cast<int>(threadIdx.x % 32)),
         warp(__shfl_sync(~0u, static_cast<int>(threadIdx.x / 32), 0)),
+        parity(parity_),
         first_column(column_group * kColumnTiles * kQ8ColumnTile),
         first_tile(group * p.plan.group_tiles + min(group, p.plan.longer_groups)),
         tile_count(p.plan.group_tiles + (group < p.plan.longer_groups ? 1 : 0)),
-        first_codes(lane / 4 * p.walk.code_pitch + warp * kQ2ChunkBytes + lane % 4 * 4),
-        first_scales(p.walk.scales_at + lane / 4 * p.walk.scale_pitch +
-                     (warp >> p.scale_shift) * 4),
-        last_codes(p.walk.last_codes + lane / 4 * p.walk.last_code_pitch),
-        last_scales(p.walk.last_scales + lane / 4 * p.walk.last_scale_pitch),
         shared(memory),
-        shared_x(memory + p.plan.x_at),
         sums(reinterpret_cast<float*>(memory + p.plan.sums_at)),
-        full(SharedAddress(memory) + p.plan.barriers_at),
+        full(SharedAddress(memory) + p.plan.barriers_at + 16),
         empty(full + p.plan.stages * 8),
-        x_full(empty + p.plan.stages * 8) {
-    if constexpr (kXShared && kColumnTiles == 1) {  // for two there are no registers
-      Keep(first_codes);
-      Keep(first_scales);
-    }
-  }
+        x_full(empty + p.plan.stages * 8),
+        left(x_full + p.plan.x_pieces * 8),
+        taken(left + p.plan.sum_buffers * 8),
+        sent(taken + p.plan.sum_buffers * 8) {}
 
   __device__ __forceinline__ const std::byte* Tile(int i) const {
     const Q2Target& target = p.TargetOf(first_tile + i);
     return target.tiles + int64_t{first_tile + i - target.first_tile} * p.tile_bytes;
   }
-  // The thread block's columns of x, in device memory.
-  __device__ __forceinline__ const std::byte* DeviceX() const {
-    return p.x + first_column / kQ8ColumnTile * Q8FragmentTileBytes(p.chunks);
+  // Where a step's tiles lie.
+  __device__ __forceinline__ uint32_t Stage(int i) const {
+    return SharedAddress(shared) + i * kStepTiles * p.plan.tile_bytes;
   }
-  // From the warp's first chunk on.
-  __device__ __forceinline__ Q8Fragments<kXShared> X() const {
-    Q8Fragments<kXShared> x(SharedAddress(shared_x), kXShared ? nullptr : DeviceX(), lane);
-    x.Advance(warp * kXChunkBytes);
-    if constexpr (kXShared) {
-      Keep(x.words);
-      if (kColumnTiles == 1) Keep(x.constants);
-    }
-    return x;
+  // The thread block's columns of x, of a parity's chunks, in device memory.
+  __device__ __forceinline__ const std::byte* DeviceX(int of) const {
+    return p.x + first_column / kQ8ColumnTile * Q8FragmentTileBytes(p.layout.chunks) +
+           of * p.layout.half_chunks * Multiply::kXChunkBytes;
   }
-  // Waits for whole warps of those that multiply.
-  __device__ __forceinline__ void Together(int id) const { NamedBarrier(id, kQ2ImmaWarps * 32); }
-
-  // The first chunk of a virtual thread, or a further one, times the step's tiles.
-  template <bool kFirst, int kTiles>
-  __device__ __forceinline__ void Chunk(const uint32_t (&tiles)[kTiles], uint32_t codes_at,
-                                        uint32_t scales_at, const Q8Fragments<kXShared>& x,
-                                        const int (&starts)[4], Sums<kTiles>& v) const {
-    uint32_t words[kTiles], scales[kTiles];
-#pragma unroll
-    for (int i = 0; i < kTiles; ++i) {
-      words[i] = SharedLoadWord(tiles[i] + codes_at);
-      scales[i] = SharedLoadWord(tiles[i] + scales_at);
-    }
-    uint32_t codes[kTiles][4];
-    float2 d2[kTiles];
-#pragma unroll
-    for (int i = 0; i < kTiles; ++i) {
-      if constexpr (kFine) {
-        Spread(words[i], codes[i]);
-      } else {
-        SpreadAlike(words[i], codes[i]);
-      }
-      d2[i] = __half22float2(*reinterpret_cast<const __half2*>(&scales[i]));
-    }
-#pragma unroll
-    for (int c = 0; c < kColumnTiles; ++c) {
-      const uint2 q = x.Words(c * kQ8FragmentBytes);
-      const uint4 constants = x.Constants(c * kQ8FragmentBytes);
-      const float even = __uint_as_float(constants.x), odd = __uint_as_float(constants.y);
-      const float offset[4] = {even, odd, kFine ? FineOffset(even) : even,
-                               kFine ? FineOffset(odd) : odd};
-      const float d8[2] = {__uint_as_float(constants.z), __uint_as_float(constants.w)};
-#pragma unroll
-      for (int i = 0; i < kTiles; ++i) {
-        int integers[4];
-        Imma(integers, codes[i], q, starts);
-#pragma unroll
-        for (int e = 0; e < kElements; ++e) {
-          const int element = e * kSpread;
-          const float s = __fsub_rn(__int_as_float(integers[element]), offset[element]);
-          const float d = __fmul_rn(element < 2 ? d2[i].x : d2[i].y, d8[element % 2]);
-          // Adding the first to +0 differs from not adding it in the sign of a zero, which the sums
-          // below, from +0 too, do not keep.
-          v[i][c][e] = kFirst ? __fmul_rn(d, s) : __fmaf_rn(d, s, v[i][c][e]);
-        }
-      }
-    }
+  // shared_of: which parity's of those in shared memory.
+  __device__ __forceinline__ X XOf(int of, int shared_of) const {
+    const uint32_t at = SharedAddress(shared) + p.plan.x_at +
+                        shared_of * p.layout.half_chunks * Multiply::kXChunkBytes;
+    return X(at, kXShared ? nullptr : DeviceX(of), lane);
+  }
+  __device__ __forceinline__ Finish TheFinish() const {
+    return {p,          lane,       parity, first_column,
+            first_tile, tile_count, sums,   SharedAddress(shared) + p.plan.received_at,
+            left,       taken,      sent};
   }
 
-  // Of x, which comes piece by piece in the order of use: that of a chunk. Bulk copies only.
-  __device__ __forceinline__ void WaitForPiece(int chunk) const {
-    BarrierWait(x_full + static_cast<uint32_t>(chunk) / kQ2PieceChunks * 8, 0);
-  }
-
-  // The warp's share of tiles in shared memory: after the butterfly's first step.
-  template <int kTiles>
-  __device__ __forceinline__ void Multiply(const uint32_t (&tiles)[kTiles],
-                                           const Q8Fragments<kXShared>& x, bool x_arrives,
-                                           Sums<kTiles>& pair) const {
-    const Q2ImmaWalk& walk = p.walk;
-    // Adding what is 0 keeps the compiler from making the four constants anew for every step. With
-    // x in device memory there are no registers for that.
-    const int m = kXShared ? p.m : 0;
-    const int starts[4] = {kRounderBits + (m >> 27), kRounderBits + (m >> 28),
-                           kUpperStart + (m >> 29), kUpperStart + (m >> 30)};
-    ForEach<kTiles>([&](int i, int c, int e) { pair[i][c][e] = 0; });
+  __device__ __forceinline__ void InitFull() const {
 #pragma unroll 1
-    for (int of_pair = 0; of_pair < 2; ++of_pair) {
-      // Virtual threads l, l + 32, l + 64 and l + 96 of a lane l, one after the other.
-      Sums<kTiles> of_lane = {};
-      int own = warp + of_pair * kQ2ImmaWarps;
-      uint32_t codes_at = first_codes + of_pair * kQ2ImmaWarps * kQ2ChunkBytes;
-      uint32_t scales_at = first_scales + of_pair * walk.scale_step / 2;
-      Q8Fragments<kXShared> own_x = x;
-      own_x.Advance(of_pair * kQ2ImmaWarps * kXChunkBytes);
+    for (int i = 0; i < p.plan.stages; ++i) BarrierInit(full + 8 * i, 1);
+    BarriersReady();
+  }
+  __device__ __forceinline__ void InitOthers() const {
+    Multiply::WriteStarts(shared + p.plan.barriers_at);
 #pragma unroll 1
-      for (; own < walk.first_chunks; own += 32) {
-        if (x_arrives) WaitForPiece(own);
-        Sums<kTiles> v;
-        Chunk<true, kTiles>(tiles, codes_at, scales_at, own_x, starts, v);
-        if (own < walk.further_chunks) {
-          Q8Fragments<kXShared> slab_x = own_x;
-          const auto add = [&](int slab, uint32_t to_codes, uint32_t to_scales) {
-            if (x_arrives) WaitForPiece(own + slab * kQ2SlabChunks);
-            slab_x.Advance(kQ2SlabChunks * kXChunkBytes);
-            Chunk<false, kTiles>(tiles, codes_at + to_codes, scales_at + to_scales, slab_x, starts,
-                                 v);
-          };
-          if constexpr (kXShared) {
-            uint32_t at = 0;
+    for (int i = 0; i < p.plan.stages; ++i) BarrierInit(empty + 8 * i, kWarps);
 #pragma unroll 1
-            for (int slab = 1; slab < walk.full_slabs; ++slab) {
-              at += walk.slab_bytes;
-              add(slab, at, at);
-            }
-            if (own < walk.last_chunks) add(walk.full_slabs, last_codes, last_scales);
-          } else {  // no registers for both
-            const int slabs = walk.full_slabs + (own < walk.last_chunks ? 1 : 0);
+    for (int i = 0; i < p.plan.x_pieces; ++i) BarrierInit(x_full + 8 * i, 1);
 #pragma unroll 1
-            for (int slab = 1; slab < slabs; ++slab) {
-              const bool last = slab == walk.full_slabs;
-              const uint32_t at = slab * walk.slab_bytes;
-              add(slab, last ? last_codes : at, last ? last_scales : at);
-            }
-          }
-        }
-        codes_at += 32 * kQ2ChunkBytes;
-        scales_at += walk.scale_step;
-        own_x.Advance(32 * kXChunkBytes);
-        Add<kTiles>(v, of_lane);
-      }
-      Add<kTiles>(of_lane, pair);
+    for (int i = 0; i < p.plan.sum_buffers; ++i) {
+      BarrierInit(left + 8 * i, kWarps);
+      BarrierInit(taken + 8 * i, kQ2FinishWarps);
     }
+#pragma unroll 1
+    for (int i = 0; i < 2 * kQ2FinishWarps; ++i) BarrierInit(sent + 8 * i, 2);
+    BarriersReady();
+  }
+  // The barriers are there. Only who writes to the other block's memory need wait until that is.
+  __device__ __forceinline__ static void Start() {
+    __syncthreads();
+    ClusterArriveAll();
   }
 
-  template <int kTiles, class Use>
-  __device__ __forceinline__ static void ForEach(const Use& use) {
-#pragma unroll
-    for (int i = 0; i < kTiles; ++i) {
-#pragma unroll
-      for (int c = 0; c < kColumnTiles; ++c) {
-#pragma unroll
-        for (int e = 0; e < kElements; ++e) use(i, c, e);
-      }
-    }
-  }
-  template <int kTiles>
-  __device__ __forceinline__ static void Add(const Sums<kTiles>& more, Sums<kTiles>& sums) {
-    ForEach<kTiles>(
-        [&](int i, int c, int e) { sums[i][c][e] = __fadd_rn(sums[i][c][e], more[i][c][e]); });
-  }
-
-  // sums: [warp][tile][column tile][element of a thread][lane].
-  template <int kTiles>
-  __device__ __forceinline__ void Leave(float* buffer, const Sums<kTiles>& pair) const {
-    float* const own = buffer + warp * kWarpFloats + lane;
-    ForEach<kTiles>([&](int i, int c, int e) {
-      own[(i * kColumnTiles + c) * kSumFloats + e * kSpread * 32] = pair[i][c][e];
-    });
-  }
-
-  // Steps 8, 4, 2, 1 of the butterfly, an output a thread.
-  __device__ __forceinline__ void Finish(const float* buffer, int first, int tiles) const {
-    constexpr int kOutputs = kQ2TileRows * kQ8ColumnTile;  // of a tile's column tile
-    const uint32_t thread = threadIdx.x;
-    const int element = static_cast<int>(thread / 32 % 4);
-    const int row = static_cast<int>(thread % 32 / 4) + element / 2 * kQ2Pairs;
-    const int in_tile = static_cast<int>(thread % 4) * 2 + element % 2;
-    const int part = static_cast<int>(thread / kOutputs), i = part / kColumnTiles;
-    const int column = first_column + (part % kColumnTiles * kQ8ColumnTile + in_tile) / kSpread;
-    if (i >= tiles || in_tile % kSpread != 0 || column >= p.m) return;
-    const float* const from = buffer + thread;
-    float eight[8], four[4];
-#pragma unroll
-    for (int w = 0; w < 8; ++w) {
-      eight[w] = __fadd_rn(from[w * kWarpFloats], from[(w + 8) * kWarpFloats]);
-    }
-#pragma unroll
-    for (int w = 0; w < 4; ++w) four[w] = __fadd_rn(eight[w], eight[w + 4]);
-    const float sum = __fadd_rn(__fadd_rn(four[0], four[2]), __fadd_rn(four[1], four[3]));
-    const int tile = first_tile + first + i;
-    const Q2Target& target = p.TargetOf(tile);
-    const int64_t n = int64_t{tile - target.first_tile} * kQ2TileRows + row;
-    if (n < target.n) StoreResult(target.y, p.y_f32, column * target.y_pitch + n, sum);
-  }
-
-  template <int kTiles>
-  __device__ __forceinline__ void Meet(int step, int tiles, const Sums<kTiles>& pair) const {
-    // With two buffers nobody can still be reading the one that is written: its readers had to come
-    // to the barrier of the step between.
-    float* buffer = sums;
-    if (p.plan.sum_buffers == 2) {
-      buffer += step % 2 * kQ2ImmaWarps * kWarpFloats;
-    } else {
-      Together(1);
-    }
-    Leave<kTiles>(buffer, pair);
-    Together(2);
-    Finish(buffer, step * kStepTiles, tiles);
-  }
-
-  // A thread of its own brings the weights by bulk copies. The first tiles are asked for before
-  // anything else; x, which everybody waits for, before the rest.
+  // A thread of its own brings the weights by bulk copies. What there is room for is asked for
+  // before anything else; but x, which everybody waits for, where it comes this way before all but
+  // the first.
   __device__ __forceinline__ void Produce() const {
     const uint64_t policy = ReadOnce();
-    const uint32_t ring = SharedAddress(shared);
-    const auto ask = [&](int i, int stage) {
-      BarrierExpect(full + 8 * stage, p.tile_bytes);
-      BulkCopy(ring + stage * p.tile_bytes, Tile(i), p.tile_bytes, full + 8 * stage, policy);
-    };
-    const int stages = p.plan.stages, first = min(kStepTiles, tile_count);
-    if (lane == 0) {
-      for (int i = 0; i < stages; ++i) {
-        BarrierInit(full + 8 * i, 1);
-        BarrierInit(empty + 8 * i, kQ2ImmaWarps);
+    const int from = p.layout.HalfAt(parity), bytes = p.layout.HalfBytes(parity);
+    const int steps = (tile_count + kStepTiles - 1) / kStepTiles, stages = p.plan.stages;
+    const auto ask = [&](int step, int stage) {
+      const int first = step * kStepTiles, tiles = min(kStepTiles, tile_count - first);
+      BarrierExpect(full + 8 * stage, tiles * bytes);
+      for (int i = 0; i < tiles; ++i) {
+        BulkCopy(Stage(stage) + i * p.plan.tile_bytes, Tile(first + i) + from, bytes,
+                 full + 8 * stage, policy);
       }
-      for (int i = 0; i < p.plan.x_pieces; ++i) BarrierInit(x_full + 8 * i, 1);
-      BarriersReady();
-      for (int i = 0; i < first; ++i) ask(i, i);
+    };
+    int step = 0;
+    const int at_once = min(stages, steps);
+    if (lane == 0) {
+      InitFull();
+#pragma unroll 1
+      for (; step < (kBulkX ? 1 : at_once); ++step) ask(step, step);
     }
     __syncwarp();
-    __syncthreads();
+    Start();
     if (lane != 0) return;
-    if (kXShared && !p.plan.fused) {
+    if constexpr (kBulkX) {
       WaitForPreviousGrid();
-      for (int part = 0; part < 8; ++part) {  // even pieces, then odd ones, see Multiply
-        for (int i = part % 4 * 2 + part / 4; i < p.plan.x_pieces; i += 8) {
-          const int at = i * kQ2PieceChunks * kXChunkBytes;
-          const int bytes = min(kQ2PieceChunks * kXChunkBytes, p.plan.x_bytes - at);
-          BarrierExpect(x_full + 8 * i, bytes);
-          BulkCopy(SharedAddress(shared_x) + at, DeviceX() + at, bytes, x_full + 8 * i, policy);
+      constexpr int kPieceBytes = kWarps * Multiply::kXChunkBytes, kOfTurn = kQ2Lanes / kWarps;
+      const std::byte* const x = DeviceX(parity);
+      const uint32_t to = SharedAddress(shared) + p.plan.x_at;
+#pragma unroll 1
+      for (int order = 0; order < 4 * kOfTurn; ++order) {  // as the warps use them
+        int piece = order % 4 * kOfTurn + order / 4;
+#pragma unroll 1
+        for (; piece < p.plan.x_pieces; piece += 4 * kOfTurn) {
+          const int at = piece * kPieceBytes, size = min(kPieceBytes, p.plan.x_bytes - at);
+          BarrierExpect(x_full + 8 * piece, size);
+          BulkCopy(to + at, x + at, size, x_full + 8 * piece, policy);
         }
       }
     }
-    int i = first;
-    for (; i < min(stages, tile_count); ++i) ask(i, i);
+#pragma unroll 1
+    for (; step < at_once; ++step) ask(step, step);
     Ring at;
-    for (; i < tile_count; ++i) {
+#pragma unroll 1
+    for (; step < steps; ++step, at.Next(stages)) {
       BarrierWait(empty + 8 * at.stage, at.phase);
-      ask(i, at.stage);
-      at.Next(stages);
+      ask(step, at.stage);
     }
   }
 
+  // kTiles: as many as a step has, or its only one. Where there are fewer than kTiles, products of
+  // what was in shared memory before are made and left.
   template <int kTiles>
-  __device__ __forceinline__ void Step(int done, int step, const Q8Fragments<kXShared>& x,
-                                       bool x_arrives, Ring& at) const {
-    const uint32_t ring = SharedAddress(shared);
-    const int tiles = min(kTiles, tile_count - done);
-    // Where there are fewer, a product is made again and left.
-    uint32_t where[kTiles], used[kTiles];
+  __device__ __forceinline__ void Step(const Multiply& multiply, const X& x, bool x_arrives,
+                                       Ring& at, Ring& sums_at) const {
+    BarrierWait(full + 8 * at.stage, at.phase);
+    uint32_t where[kTiles];
 #pragma unroll
-    for (int i = 0; i < kTiles; ++i) {
-      if (i < tiles) {
-        BarrierWait(full + 8 * at.stage, at.phase);
-        used[i] = empty + 8 * at.stage;
-        where[i] = ring + at.stage * p.tile_bytes;
-        at.Next(p.plan.stages);
-      } else {
-        where[i] = where[0];
-      }
-    }
-    Sums<kTiles> pair;
-    Multiply<kTiles>(where, x, x_arrives, pair);
+    for (int i = 0; i < kTiles; ++i) where[i] = Stage(at.stage) + p.tile_at[i];
+    Sums<kTiles> own;
+    multiply(where, x, x_arrives, own);
     __syncwarp();
-    if (lane == 0) {
-#pragma unroll
-      for (int i = 0; i < kTiles; ++i) {
-        if (i < tiles) BarrierArrive(used[i]);
-      }
-    }
-    Meet<kTiles>(step, tiles, pair);
+    if (lane == 0) BarrierArrive(empty + 8 * at.stage);
+    at.Next(p.plan.stages);
+    BarrierWait(taken + 8 * sums_at.stage, sums_at.phase ^ 1);  // at first at once
+    Finish::template Leave<kTiles>(sums + sums_at.stage * kWarps * kWarpFloats, warp, lane, own);
+    __syncwarp();
+    if (lane == 0) BarrierArrive(left + 8 * sums_at.stage);
+    sums_at.Next(p.plan.sum_buffers);
   }
 
   __device__ __forceinline__ void RunStreaming() const {
-    if (warp == kQ2ImmaWarps) {
+    if (warp == kWarps) {
       Produce();
       return;
     }
-    WaitForPreviousGrid();
-    if constexpr (kXShared && kColumnTiles == 1) {
-      Q2FusedRows<kSpread> rows(p, warp, lane);
-      if (p.plan.fused) rows.LoadFirst();
-      __syncthreads();
-      if (p.plan.fused) rows.Quantise(shared_x);
-    } else {
-      __syncthreads();
+    if (warp > kWarps) {
+      if (warp == kWarps + 1 && lane == 0) InitOthers();
+      __syncwarp();
+      Start();
+      ClusterWaitAll();
+      TheFinish().All(warp - kWarps - 1);
+      return;
     }
-    const Q8Fragments<kXShared> x = X();
-    Ring at;
-    int done = 0, step = 0;
-    for (; done + (kStepTiles > 1) < tile_count; done += kStepTiles, ++step) {
-      Step<kStepTiles>(done, step, x, kXShared && step == 0 && !p.plan.fused, at);
+    if constexpr (kOwnX) {
+      WaitForPreviousGrid();
+      Q2OwnRows<kWarps, kColumnTiles, kSpread> rows(p, warp, lane, parity);
+      if (p.plan.fused) {
+        rows.LoadFirst();
+        rows.Quantise(shared + p.plan.x_at);
+      } else {
+        rows.Bring(SharedAddress(shared) + p.plan.x_at, DeviceX(parity));
+      }
+      Start();
+      AsyncWait<0>();
+      __syncwarp();
+    } else {
+      Start();
+      WaitForPreviousGrid();
+    }
+    const Multiply multiply(p, warp, lane, p.layout.CodesInHalf(parity),
+                            p.layout.ScalesInHalf(parity), full - 16, x_full);
+    const X x = XOf(parity, 0);
+    Ring at, sums_at;
+    int done = 0;
+#pragma unroll 1
+    for (; done + (kStepTiles > 1) < tile_count; done += kStepTiles) {
+      Step<kStepTiles>(multiply, x, kBulkX && done == 0, at, sums_at);
     }
     // Of a last tile alone no more is made.
-    if (done < tile_count) Step<1>(done, step, x, kXShared && step == 0 && !p.plan.fused, at);
+    if (done < tile_count) Step<1>(multiply, x, kBulkX && done == 0, at, sums_at);
   }
 
   // Without bulk copies all threads bring the tiles of a step, in 16-byte loads.
   __device__ __forceinline__ void Bring(std::byte* to, const std::byte* from, int bytes) const {
-    for (int at = static_cast<int>(threadIdx.x) * 16; at < bytes; at += kQ2ImmaThreads * 16) {
+    for (int at = static_cast<int>(threadIdx.x) * 16; at < bytes; at += kWarps * 32 * 16) {
       *reinterpret_cast<uint4*>(to + at) = __ldg(reinterpret_cast<const uint4*>(from + at));
     }
   }
   __device__ __forceinline__ void RunCopying() const {
+    std::byte* const shared_x = shared + p.plan.x_at;
+    if (threadIdx.x == 0) Multiply::WriteStarts(shared + p.plan.barriers_at);
     if constexpr (kXShared) {
-      bool fused = false;
-      if constexpr (kColumnTiles == 1) fused = p.plan.fused;
-      if (!fused) {
-        Bring(shared_x, DeviceX(), p.plan.x_bytes);
-      } else {
-        Q2FusedRows<kSpread> rows(p, warp, lane);
-        rows.LoadFirst();
-        rows.Quantise(shared_x);
+      if (!p.plan.fused) {
+        Bring(shared_x, DeviceX(0), p.plan.x_bytes);
+      } else if constexpr (kOwnX) {
+#pragma unroll 1
+        for (int of = 0; of < 2; ++of) {
+          Q2OwnRows<kWarps, kColumnTiles, kSpread> rows(p, warp, lane, of);
+          rows.LoadFirst();
+          rows.Quantise(shared_x + of * p.plan.x_bytes / 2);
+        }
       }
     }
-    const Q8Fragments<kXShared> x = X();
-    for (int done = 0, step = 0; done < tile_count; done += kStepTiles, ++step) {
+    const Finish finish = TheFinish();
+    constexpr int kRounds = (kStepFragments + kWarps - 1) / kWarps;  // fragments of a warp
+    for (int done = 0; done < tile_count; done += kStepTiles) {
       const int tiles = min(kStepTiles, tile_count - done);
       __syncthreads();  // the step before has read its tiles
-      for (int i = 0; i < tiles; ++i)
-        Bring(shared + i * p.tile_bytes, Tile(done + i), p.tile_bytes);
-      __syncthreads();
-      const uint32_t ring = SharedAddress(shared);
       uint32_t where[kStepTiles];
 #pragma unroll
-      for (int i = 0; i < kStepTiles; ++i) where[i] = ring + min(i, tiles - 1) * p.tile_bytes;
-      Sums<kStepTiles> pair;
-      Multiply<kStepTiles>(where, x, false, pair);
-      Meet<kStepTiles>(step, tiles, pair);
+      for (int i = 0; i < kStepTiles; ++i) {
+        const int at = i * p.plan.tile_bytes;
+        if (i < tiles) Bring(shared + at, Tile(done + i), p.tile_bytes);
+        where[i] = SharedAddress(shared) + at;
+      }
+      typename Finish::Elements even[kRounds];
+#pragma unroll 1
+      for (int of = 0; of < 2; ++of) {
+        __syncthreads();  // the tiles are there, and sums were read
+        const Multiply multiply(p, warp, lane, p.layout.CodesAt(0, of), p.layout.scales_at,
+                                full - 16, 0);
+        Sums<kStepTiles> own;
+        multiply(where, XOf(of, of), false, own);
+        Finish::template Leave<kStepTiles>(sums, warp, lane, own);
+        __syncthreads();
+#pragma unroll
+        for (int round = 0; round < kRounds; ++round) {
+          const int fragment = round * kWarps + warp;
+          if (fragment >= tiles * kColumnTiles) continue;
+          const auto half = finish.Half(sums, fragment);
+          if (of == 0) {
+            even[round] = half;
+            continue;
+          }
+          const auto whole = Finish::Added(even[round], half);
+          finish.StoreBoth(whole, done + fragment / kColumnTiles, fragment % kColumnTiles);
+        }
+      }
     }
   }
 };
 
-template <int kColumnTiles, int kSpread, bool kXShared>
-__global__ void __launch_bounds__(kQ2ImmaThreads, 1)
+template <int kWarps, int kStepTiles, int kColumnTiles, int kSpread, bool kXShared>
+__global__ void __launch_bounds__(Q2ImmaThreads(kWarps, kQ2ImmaCopies), 1)
     Q2ImmaKernel(const __grid_constant__ Q2ImmaArgs p) {
   extern __shared__ __align__(128) std::byte shared[];
   LetNextGridStart();
-  const int group = p.by_column_groups(static_cast<int>(blockIdx.x));
-  const int column_group = static_cast<int>(blockIdx.x) - group * p.plan.column_groups;
-  const Q2ImmaProduct<kColumnTiles, kSpread, kXShared> product(p, shared, group, column_group);
+  using Product = Q2ImmaProduct<kWarps, kStepTiles, kColumnTiles, kSpread, kXShared>;
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  const int parity = static_cast<int>(ClusterRank()), block = static_cast<int>(blockIdx.x) / 2;
+#else
+  const int parity = 0, block = static_cast<int>(blockIdx.x);
+#endif
+  const int group = p.by_column_groups(block);
+  const int column_group = block - group * p.plan.column_groups;
+  const Product product(p, shared, group, column_group, parity);
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   product.RunStreaming();
 #else

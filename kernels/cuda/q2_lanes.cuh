@@ -13,6 +13,7 @@
 #include "kernels/cuda/q2_layout.h"
 #include "kernels/cuda/q8_chunk.cuh"
 #include "kernels/cuda/q8_rows.h"
+#include "kernels/numerics/order.h"
 
 namespace fulcrum::cuda {
 
@@ -32,16 +33,14 @@ struct Q2LaneChunk {
   uint4 codes[kPairs];
   uint32_t scales[kPairs];
 
-  // own: the chunk in its slab, of slab_chunks.
-  __device__ __forceinline__ void Load(const Q2Layout& layout, const std::byte* slab,
-                                       int slab_chunks, int first_pair, int own) {
-    const int code_pitch = Q2Layout::CodePitch(slab_chunks);
-    const int scale_pitch = layout.ScalePitch(slab_chunks);
-    const std::byte* const scale = slab + kQ2Pairs * code_pitch + (own >> layout.scale_shift) * 4;
+  __device__ __forceinline__ void Load(const Q2Layout& layout, const std::byte* tile,
+                                       int first_pair, int chunk) {
+    const std::byte* const code = tile + layout.CodesAt(first_pair, chunk);
+    const std::byte* const scale = tile + layout.ScalesAt(first_pair, chunk);
 #pragma unroll
     for (int i = 0; i < kPairs; ++i) {
-      codes[i] = __ldg(reinterpret_cast<const uint4*>(slab + (first_pair + i) * code_pitch) + own);
-      scales[i] = __ldg(reinterpret_cast<const uint32_t*>(scale + (first_pair + i) * scale_pitch));
+      codes[i] = __ldg(reinterpret_cast<const uint4*>(code + i * layout.code_pitch));
+      scales[i] = __ldg(reinterpret_cast<const uint32_t*>(scale + i * layout.scale_pitch));
     }
   }
 };
@@ -124,18 +123,17 @@ inline constexpr int kQ2LaneThreads = 128;
 template <int kColumns>
 __global__ void __launch_bounds__(kQ2LaneThreads, 3)
     Q2WarpRows(const __grid_constant__ Q2LaneProduct p) {
-  constexpr int kPairs = 2, kRows = 2 * kPairs, kTurns = kQ2SlabChunks / 32;
+  constexpr int kPairs = 2, kRows = 2 * kPairs, kTurns = kQ2Threads / 32;
   LetNextGridStart();
   const int tile = static_cast<int>(blockIdx.x), lane = static_cast<int>(threadIdx.x) % 32;
   const int first_pair = static_cast<int>(threadIdx.x) / 32 * kPairs;
   const std::byte* const codes = p.tiles + int64_t{tile} * p.layout.TileBytes();
-  // Of the first slab, which at small K is the only one, everything is asked for at once.
+  // A virtual thread's first chunks, at small K its only ones, are asked for at once.
   Q2LaneChunk<kPairs> first[kTurns] = {};
-  const int first_chunks = p.layout.SlabChunks(0);
 #pragma unroll
   for (int turn = 0; turn < kTurns; ++turn) {
     const int own = turn * 32 + lane;
-    if (own < first_chunks) first[turn].Load(p.layout, codes, first_chunks, first_pair, own);
+    if (own < p.layout.chunks) first[turn].Load(p.layout, codes, first_pair, own);
   }
   WaitForPreviousGrid();
   float sums[kRows][kColumns];
@@ -143,14 +141,12 @@ __global__ void __launch_bounds__(kQ2LaneThreads, 3)
   for (int turn = 0; turn < kTurns; ++turn) {
     const int own = turn * 32 + lane;
     float v[kRows][kColumns] = {};
-    if (own < first_chunks) AddChunk<kPairs, kColumns>(p, first[turn], own, v);
+    if (own < p.layout.chunks) AddChunk<kPairs, kColumns>(p, first[turn], own, v);
 #pragma unroll 1
-    for (int slab = 1; slab < p.layout.slabs; ++slab) {
-      const int slab_chunks = p.layout.SlabChunks(slab);
-      if (own >= slab_chunks) break;
+    for (int chunk = own + kQ2Threads; chunk < p.layout.chunks; chunk += kQ2Threads) {
       Q2LaneChunk<kPairs> w;
-      w.Load(p.layout, codes + p.layout.SlabOffset(slab), slab_chunks, first_pair, own);
-      AddChunk<kPairs, kColumns>(p, w, slab * kQ2SlabChunks + own, v);
+      w.Load(p.layout, codes, first_pair, chunk);
+      AddChunk<kPairs, kColumns>(p, w, chunk, v);
     }
 #pragma unroll
     for (int row = 0; row < kRows; ++row) {
@@ -168,7 +164,8 @@ __global__ void __launch_bounds__(kQ2LaneThreads, 3)
   StoreFromLanes<kRows, kColumns>(p, tile, first_pair, sums);
 }
 
-// A thread block of the 128 virtual threads, for kPairs pairs of a tile's rows.
+// A thread block of the 128 virtual threads, for kPairs pairs of a tile's rows: one, or more where
+// no virtual thread has a second chunk.
 template <int kPairs, int kColumns>
 __global__ void __launch_bounds__(kQ2LaneThreads, 4)
     Q2ThreadRows(const __grid_constant__ Q2LaneProduct p) {
@@ -181,21 +178,20 @@ __global__ void __launch_bounds__(kQ2LaneThreads, 4)
   const int own = static_cast<int>(threadIdx.x), lane = own % 32, warp = own / 32;
   const std::byte* const codes = p.tiles + int64_t{tile} * p.layout.TileBytes();
   Q2LaneChunk<kPairs> next = {};
-  const int first_chunks = p.layout.SlabChunks(0);
-  if (own < first_chunks) next.Load(p.layout, codes, first_chunks, first_pair, own);
+  if (own < p.layout.chunks) next.Load(p.layout, codes, first_pair, own);
   WaitForPreviousGrid();
   float v[kRows][kColumns] = {};
+  if constexpr (kPairs > 1) {  // at small K nobody has a second chunk
+    if (own < p.layout.chunks) AddChunk<kPairs, kColumns>(p, next, own, v);
+  } else {
 #pragma unroll 1
-  for (int slab = 0; slab < p.layout.slabs; ++slab) {
-    if (own >= p.layout.SlabChunks(slab)) break;
-    const Q2LaneChunk<kPairs> w = next;
-    if (slab + 1 < p.layout.slabs) {
-      const int slab_chunks = p.layout.SlabChunks(slab + 1);
-      if (own < slab_chunks) {
-        next.Load(p.layout, codes + p.layout.SlabOffset(slab + 1), slab_chunks, first_pair, own);
+    for (int chunk = own; chunk < p.layout.chunks; chunk += kQ2Threads) {
+      const Q2LaneChunk<kPairs> w = next;
+      if (chunk + kQ2Threads < p.layout.chunks) {
+        next.Load(p.layout, codes, first_pair, chunk + kQ2Threads);
       }
+      AddChunk<kPairs, kColumns>(p, w, chunk, v);
     }
-    AddChunk<kPairs, kColumns>(p, w, slab * kQ2SlabChunks + own, v);
   }
   if (warp > 0) {
 #pragma unroll

@@ -1,11 +1,12 @@
 // Where a q2_0 weight's codes and scales are in device memory: the geometry that pack_q2.cu writes
 // and every q2_0 arm reads. N is padded to 16 with zeros.
 //
-// A tile is 16 rows and lies together: one bulk copy. Its K is cut into slabs of 128 chunks of 32
-// k, the last one shorter: a chunk's number within its slab is the virtual thread of order.h that
-// owns it.
+// A tile is 16 rows and lies together, in three parts: the codes of even chunks of 32 k, the
+// scales, the codes of odd chunks. Either half of the codes has the scales beside it, so that one
+// bulk copy brings what the virtual threads of an even or an odd number need (order.h: that number
+// is the chunk's modulo 128).
 //
-// A slab: codes [8 pairs of rows][chunks, made odd][16 bytes], then scales [8][scales, made odd][4
+// Codes of a half: [8 pairs of rows][chunks, made odd][16 bytes]; scales: [8][scales, made odd][4
 // bytes]. Pair g is rows g and g + 8. The 16 bytes are the chunk's 32 codes of both rows: what a
 // lane that owns a chunk reads with one load. They are four words; word t is what thread 4 g + t of
 // a tensor-core fragment (m16n8k32) holds of the chunk: the k 8 t .. 8 t + 7 of both rows, so that
@@ -14,7 +15,9 @@
 // row g in its low half, of row g + 8 in its high half.
 //
 // Odd counts put the words that a warp's eight pairs read of one chunk into different banks of
-// shared memory. They and the last tile's padding are 1.4 % of the file's bytes at K = 2560.
+// shared memory, and half a round of banks between the halves does it for eight lanes that own
+// neighbouring chunks. All that and the last tile's padding are 1.4 % of the file's bytes at
+// K = 2560.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -30,49 +33,48 @@ namespace fulcrum::cuda {
 inline constexpr int kQ2TileRows = 16;
 inline constexpr int kQ2Pairs = kQ2TileRows / 2;
 inline constexpr int kQ2ChunkK = numerics::kQ2ChunkK;
-inline constexpr int kQ2SlabChunks = numerics::kQ2Threads;
-inline constexpr int kQ2ChunkBytes = 16;  // of a pair of rows
+inline constexpr int kQ2Threads = numerics::kQ2Threads;  // virtual
+inline constexpr int kQ2ChunkBytes = 16;                 // of a pair of rows
 
-// Sizes are bytes.
+// Sizes and places are bytes.
 struct Q2Layout {
   Q2Layout() = default;
   explicit Q2Layout(const WeightSpec& spec)
       : chunks(static_cast<int>(spec.k / kQ2ChunkK)),
         scale_shift(spec.q2_block == 128 ? 2 : 1),
-        slabs((chunks + kQ2SlabChunks - 1) / kQ2SlabChunks) {}
+        half_chunks(chunks / 2),
+        code_pitch((half_chunks | 1) * kQ2ChunkBytes),
+        scale_pitch(((chunks >> scale_shift) | 1) * 4),
+        scales_at(kQ2Pairs * code_pitch),
+        odd_at(scales_at + kQ2Pairs * scale_pitch) {
+    constexpr int kBanks = 128;
+    while (odd_at % kBanks != kBanks / 2) odd_at += 16;
+  }
 
-  int chunks = 0;       // of a row
+  int chunks = 0;       // of a row: whole blocks, so an even number
   int scale_shift = 1;  // log2 of the chunks that share a scale
-  int slabs = 0;
-
-  __host__ __device__ int SlabChunks(int slab) const {
-    const int left = chunks - slab * kQ2SlabChunks;
-    return left < kQ2SlabChunks ? left : kQ2SlabChunks;
-  }
+  int half_chunks = 0;
   // From one pair of rows to the next.
-  __host__ __device__ static int CodePitch(int slab_chunks) {
-    return (slab_chunks | 1) * kQ2ChunkBytes;
+  int code_pitch = 0, scale_pitch = 0;
+  int scales_at = 0, odd_at = 0;  // where scales begin, and codes of odd chunks
+
+  __host__ __device__ int TileBytes() const { return odd_at + kQ2Pairs * code_pitch; }
+  // One half of the codes with the scales: where it begins, its size, and in it the codes and the
+  // scales.
+  __host__ __device__ int HalfAt(int parity) const { return parity == 0 ? 0 : scales_at; }
+  __host__ __device__ int HalfBytes(int parity) const {
+    return parity == 0 ? scales_at + kQ2Pairs * scale_pitch : TileBytes() - scales_at;
   }
-  __host__ __device__ int ScalePitch(int slab_chunks) const {
-    return ((slab_chunks >> scale_shift) | 1) * 4;
+  __host__ __device__ int CodesInHalf(int parity) const {
+    return parity == 0 ? 0 : odd_at - scales_at;
   }
-  __host__ __device__ int SlabBytes(int slab_chunks) const {
-    return kQ2Pairs * (CodePitch(slab_chunks) + ScalePitch(slab_chunks));
-  }
-  __host__ __device__ int SlabOffset(int slab) const { return slab * SlabBytes(kQ2SlabChunks); }
-  __host__ __device__ int TileBytes() const {
-    return SlabOffset(slabs - 1) + SlabBytes(SlabChunks(slabs - 1));
-  }
+  __host__ __device__ int ScalesInHalf(int parity) const { return parity == 0 ? scales_at : 0; }
   // Where in its tile pair g's 16 bytes of a chunk are, and its word of scales.
   __host__ __device__ int CodesAt(int pair, int chunk) const {
-    const int slab = chunk / kQ2SlabChunks;
-    return SlabOffset(slab) + pair * CodePitch(SlabChunks(slab)) +
-           chunk % kQ2SlabChunks * kQ2ChunkBytes;
+    return (chunk % 2 == 0 ? 0 : odd_at) + pair * code_pitch + chunk / 2 * kQ2ChunkBytes;
   }
   __host__ __device__ int ScalesAt(int pair, int chunk) const {
-    const int slab = chunk / kQ2SlabChunks, in_slab = SlabChunks(slab);
-    return SlabOffset(slab) + kQ2Pairs * CodePitch(in_slab) + pair * ScalePitch(in_slab) +
-           (chunk % kQ2SlabChunks >> scale_shift) * 4;
+    return scales_at + pair * scale_pitch + (chunk >> scale_shift) * 4;
   }
 };
 

@@ -8,23 +8,24 @@
 
 #include "kernels/cuda/divider.cuh"
 #include "kernels/cuda/hopper.cuh"
-#include "kernels/cuda/q2_imma_walk.h"
 #include "kernels/cuda/q2_lanes.cuh"
 #include "kernels/cuda/ring.cuh"
 
 namespace fulcrum::cuda {
 
-// Three tiles are worked on at a time, each by four warps of four rows; one more warp asks for
+// Three tiles are worked on at a time, each by warps of a few of its rows; one more warp asks for
 // tiles.
-inline constexpr int kQ2StreamTiles = 3, kQ2StreamPairs = 2;
-inline constexpr int kQ2TileWarps = kQ2Pairs / kQ2StreamPairs;
-inline constexpr int kQ2StreamWarps = kQ2StreamTiles * kQ2TileWarps;
-inline constexpr int kQ2StreamThreads = (kQ2StreamWarps + 1) * 32;
+inline constexpr int kQ2StreamTiles = 3;
+// A warp's pairs of rows. One, so twice the warps, pays where virtual threads have more than a
+// chunk and x is not read too often for it (measured on an H200: K = 2560 and 5120).
+constexpr int Q2StreamPairs(int columns, int chunks) {
+  return columns <= 2 && chunks > kQ2Threads ? 1 : 2;
+}
+constexpr int Q2StreamThreads(int pairs) { return (kQ2StreamTiles * kQ2Pairs / pairs + 1) * 32; }
 
 struct Q2StreamRows {
   Q2LaneProduct product;  // its x is not used
-  Q2ImmaWalk walk;
-  const uint16_t* rows;  // BF16 [m][pitch]
+  const uint16_t* rows;   // BF16 [m][pitch]
   int64_t pitch;
   int tile_bytes;
   int group_tiles, longer_groups;  // tiles of a thread block; so many have one more
@@ -50,16 +51,16 @@ struct Q2StreamRows {
   }
 };
 
-// A chunk of two pairs of rows in shared memory times x, also there.
-template <int kColumns>
+// A chunk of kPairs pairs of rows in shared memory times x, also there.
+template <int kPairs, int kColumns>
 __device__ __forceinline__ void AddSharedChunk(uint32_t codes_at, int code_pitch,
                                                uint32_t scales_at, int scale_pitch, uint32_t x,
                                                uint32_t constants_at, int chunks,
-                                               float (&v)[2 * kQ2StreamPairs][kColumns]) {
-  uint32_t codes[kQ2StreamPairs][4][4];  // [pair][word][register of q2_layout.h]
-  float scales[2 * kQ2StreamPairs];
+                                               float (&v)[2 * kPairs][kColumns]) {
+  uint32_t codes[kPairs][4][4];  // [pair][word][register of q2_layout.h]
+  float scales[2 * kPairs];
 #pragma unroll
-  for (int i = 0; i < kQ2StreamPairs; ++i) {
+  for (int i = 0; i < kPairs; ++i) {
     const uint4 four = SharedLoad(codes_at + i * code_pitch);
     const uint32_t scale = SharedLoad32(scales_at + i * scale_pitch);
     const uint32_t words[4] = {four.x, four.y, four.z, four.w};
@@ -79,7 +80,7 @@ __device__ __forceinline__ void AddSharedChunk(uint32_t codes_at, int code_pitch
     const uint32_t q[8] = {first.x,  first.y,  first.z,  first.w,
                            second.x, second.y, second.z, second.w};
 #pragma unroll
-    for (int row = 0; row < 2 * kQ2StreamPairs; ++row) {
+    for (int row = 0; row < 2 * kPairs; ++row) {
       int sum = row % 2 == 0 ? kRounderBits : kFineRounderBits;
 #pragma unroll
       for (int i = 0; i < 8; ++i) {
@@ -93,9 +94,10 @@ __device__ __forceinline__ void AddSharedChunk(uint32_t codes_at, int code_pitch
 }
 
 // Eight chunks a warp and pass, four lanes each; two passes' values are asked for ahead.
+template <int kWarps>
 __device__ __forceinline__ void QuantiseToShared(const Q2StreamRows& p, int warp, int lane,
                                                  std::byte* x) {
-  constexpr int kPass = kQ2StreamWarps * 8;
+  constexpr int kPass = kWarps * 8;
   const int chunks = p.product.layout.chunks, items = chunks * p.product.m;
   const auto load = [&](int item) {
     if (item >= items) return make_uint4(0, 0, 0, 0);
@@ -123,13 +125,14 @@ __device__ __forceinline__ void QuantiseToShared(const Q2StreamRows& p, int warp
   }
 }
 
-template <int kColumns>
-__global__ void __launch_bounds__(kQ2StreamThreads, 1)
+template <int kColumns, int kPairs>
+__global__ void __launch_bounds__(Q2StreamThreads(kPairs), 1)
     Q2StreamRowsKernel(const __grid_constant__ Q2StreamRows p) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   extern __shared__ __align__(128) std::byte shared[];
   LetNextGridStart();
-  constexpr int kRows = 2 * kQ2StreamPairs;
+  constexpr int kRows = 2 * kPairs;
+  constexpr int kTileWarps = kQ2Pairs / kPairs, kWarps = kQ2StreamTiles * kTileWarps;
   const int lane = static_cast<int>(threadIdx.x % 32);
   const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x / 32), 0);
   const int group = static_cast<int>(blockIdx.x);
@@ -137,7 +140,7 @@ __global__ void __launch_bounds__(kQ2StreamThreads, 1)
   const int tile_count = p.group_tiles + (group < p.longer_groups ? 1 : 0);
   const uint32_t ring = SharedAddress(shared);
   const uint32_t full = ring + p.barriers_at, empty = full + p.stages * 8;
-  if (warp == kQ2StreamWarps) {
+  if (warp == kWarps) {
     const uint64_t policy = ReadOnce();
     const auto ask = [&](int i, int stage) {
       BarrierExpect(full + 8 * stage, p.tile_bytes);
@@ -149,7 +152,7 @@ __global__ void __launch_bounds__(kQ2StreamThreads, 1)
     if (lane == 0) {
       for (int stage = 0; stage < p.stages; ++stage) {
         BarrierInit(full + 8 * stage, 1);
-        BarrierInit(empty + 8 * stage, kQ2TileWarps);
+        BarrierInit(empty + 8 * stage, kTileWarps);
       }
       BarriersReady();
       for (; i < min(p.stages, tile_count); ++i) ask(i, i);
@@ -164,26 +167,21 @@ __global__ void __launch_bounds__(kQ2StreamThreads, 1)
     return;
   }
   WaitForPreviousGrid();
-  QuantiseToShared(p, warp, lane, shared + p.x_at);
+  QuantiseToShared<kWarps>(p, warp, lane, shared + p.x_at);
   __syncthreads();
-  const int first_pair = warp % kQ2TileWarps * kQ2StreamPairs;
-  const int chunks = p.product.layout.chunks;
-  const Q2ImmaWalk& walk = p.walk;
-  // Where the lane's first chunk is in a tile, from there to the last slab, and in x.
-  uint32_t first_codes = first_pair * walk.code_pitch + lane * kQ2ChunkBytes;
-  uint32_t first_scales =
-      walk.scales_at + first_pair * walk.scale_pitch + (lane >> p.product.layout.scale_shift) * 4;
-  uint32_t last_codes = walk.last_codes + first_pair * walk.last_code_pitch;
-  uint32_t last_scales = walk.last_scales + first_pair * walk.last_scale_pitch;
+  const int first_pair = warp % kTileWarps * kPairs;
+  const Q2Layout& layout = p.product.layout;
+  const int chunks = layout.chunks;
+  // Where the lane's first chunk is in a tile, and in x.
+  uint32_t first_codes = layout.CodesAt(first_pair, lane);
+  uint32_t first_scales = layout.ScalesAt(first_pair, lane);
   uint32_t first_x = ring + p.x_at + lane * 16;
   uint32_t first_constants = ring + p.x_at + chunks * 32 + lane * 8;
   Keep(first_codes);
   Keep(first_scales);
-  Keep(last_codes);
-  Keep(last_scales);
   Keep(first_x);
   Keep(first_constants);
-  int stage = warp / kQ2TileWarps;
+  int stage = warp / kTileWarps;
   uint32_t phase = 0;
 #pragma unroll 1
   for (int i = stage; i < tile_count; i += kQ2StreamTiles) {
@@ -193,28 +191,21 @@ __global__ void __launch_bounds__(kQ2StreamThreads, 1)
     uint32_t codes_at = tile + first_codes, scales_at = tile + first_scales;
     uint32_t x = first_x, constants_at = first_constants;
 #pragma unroll 1
-    for (int own = lane; own < kQ2SlabChunks; own += 32) {
+    for (int own = lane; own < kQ2Threads; own += 32) {
       // Virtual threads that own nothing hold +0.
       float v[kRows][kColumns] = {};
-      if (own < walk.first_chunks) {
-        const int slabs = walk.full_slabs + (own < walk.last_chunks ? 1 : 0);
-        int slab = 0;
-        uint32_t at = 0, slab_x = x, slab_constants = constants_at;
+      uint32_t v_codes = codes_at, v_scales = scales_at, v_x = x, v_constants = constants_at;
 #pragma unroll 1
-        do {
-          const bool last = slab == walk.full_slabs;
-          AddSharedChunk<kColumns>(codes_at + (last ? last_codes : at),
-                                   walk.code_pitch + (last ? walk.last_code_pitch : 0),
-                                   scales_at + (last ? last_scales : at),
-                                   walk.scale_pitch + (last ? walk.last_scale_pitch : 0), slab_x,
-                                   slab_constants, chunks, v);
-          at += walk.slab_bytes;
-          slab_x += kQ2SlabChunks * 16;
-          slab_constants += kQ2SlabChunks * 8;
-        } while (++slab < slabs);
+      for (int chunk = own; chunk < chunks; chunk += kQ2Threads) {
+        AddSharedChunk<kPairs, kColumns>(v_codes, layout.code_pitch, v_scales, layout.scale_pitch,
+                                         v_x, v_constants, chunks, v);
+        v_codes += kQ2Threads / 2 * kQ2ChunkBytes;
+        v_scales += (kQ2Threads >> layout.scale_shift) * 4;
+        v_x += kQ2Threads * 16;
+        v_constants += kQ2Threads * 8;
       }
-      codes_at += 32 * kQ2ChunkBytes;
-      scales_at += walk.scale_step;
+      codes_at += 32 / 2 * kQ2ChunkBytes;
+      scales_at += (32 >> layout.scale_shift) * 4;
       x += 32 * 16;
       constants_at += 32 * 8;
 #pragma unroll

@@ -39,8 +39,9 @@ __global__ void __launch_bounds__(kThreads)
   } else {
     const int tile = column / kQ8ColumnTile, in_tile = column % kQ8ColumnTile;
     const int group = tile / group_tiles;
+    const int place = chunk % 2 * (x.chunks / 2) + chunk / 2;
     std::byte* const own = to + group * group_tiles * Q8FragmentTileBytes(x.chunks) +
-                           (chunk * group_tiles + tile - group * group_tiles) * kQ8FragmentBytes;
+                           (place * group_tiles + tile - group * group_tiles) * kQ8FragmentBytes;
     reinterpret_cast<uint2*>(own)[4 * in_tile + t] = make_uint2(q.low, q.high);
     if (t == 0) {
       auto* const constants =
@@ -67,6 +68,11 @@ cudaError_t QuantiseForLanes(const Q8Input& x, std::byte* to, const CudaContext&
 
 cudaError_t QuantiseForTensorCores(const Q8Input& x, int spread, const Q8Columns& columns,
                                    std::byte* to, const CudaContext& context) {
+  if (context.has_bulk_copies) {  // what follows starts early and has most of the shared memory
+    if (const cudaError_t error = PreferShared(&QuantiseQ8<false>); error != cudaSuccess) {
+      return error;
+    }
+  }
   return LaunchKernel(&QuantiseQ8<false>,
                       GridOf(x, columns.groups * columns.tiles * kQ8ColumnTile, context),
                       context.stream, x, spread, columns.tiles, to);

@@ -21,7 +21,8 @@ __host__ __device__ constexpr int64_t Q8LaneRowBytes(int chunks) {
   return int64_t{chunks} * kQ8LaneChunkBytes;
 }
 
-// For tensor cores (q2_imma.cuh): [column group][chunks][column tile of 8] of kQ8FragmentBytes:
+// For tensor cores (q2_imma.cuh): [column group][even chunks, then odd ones][column tile of 8] of
+// kQ8FragmentBytes:
 // thread 4 g + t's two words of column g, k 8 t .. 8 t + 7 (the B operand of m16n8k32); then, for
 // t = 0 .. 3, the offsets of columns 2 t and 2 t + 1 and their scales, F32.
 inline constexpr int kQ8ColumnTile = 8;
@@ -42,9 +43,8 @@ inline constexpr int kFineRounderBits = 0x4a400000;
 // For the BF16 magnitudes from kLeastRefinable on, one step of refinement from the rounded inverse
 // of 127 gives the rounded quotient of each (q8_rows_test.cc tries them all).
 inline constexpr float kInverse127 = 0x1.020408p-7f, kLeastRefinable = 0x1p-100f;
-// x times an approximate inverse of the scale, off by at most 2^-23 of it, is within 2^-14 of the
-// rounded quotient x / scale. So where it is no further than this from an integer, that is q.
-inline constexpr float kMostOff = 0.5f - 0x1p-14f;
+// From there on the remainders of quotients that are not rounded to zero are exact.
+inline constexpr float kLeastRefinableScale = 0x1p-97f;
 
 struct Q8Input {
   const uint16_t* rows = nullptr;  // BF16 [m][pitch], launch.h says what they are like

@@ -14,14 +14,19 @@ namespace {
 
 using ImmaKernel = void (*)(Q2ImmaArgs);
 
-ImmaKernel KernelOf(const Q2ImmaPlan& plan) {
-  if (plan.column_tiles == 2) {
-    return plan.x_shared ? &Q2ImmaKernel<2, 1, true> : &Q2ImmaKernel<2, 1, false>;
+template <int kSpread>
+ImmaKernel NarrowKernelOf(const Q2ImmaShapeOfWork& work) {
+  if (!work.x_shared) return &Q2ImmaKernel<16, 2, 1, kSpread, false>;
+  return work.step_tiles == 3 ? &Q2ImmaKernel<16, 3, 1, kSpread, true>
+                              : &Q2ImmaKernel<16, 2, 1, kSpread, true>;
+}
+// As PlanQ2Imma chooses.
+ImmaKernel KernelOf(const Q2ImmaShapeOfWork& work) {
+  if (work.column_tiles == 4) return &Q2ImmaKernel<8, 2, 4, 1, true>;
+  if (work.column_tiles == 2) {
+    return work.x_shared ? &Q2ImmaKernel<8, 4, 2, 1, true> : &Q2ImmaKernel<16, 2, 2, 1, false>;
   }
-  if (plan.spread == 2) {
-    return plan.x_shared ? &Q2ImmaKernel<1, 2, true> : &Q2ImmaKernel<1, 2, false>;
-  }
-  return plan.x_shared ? &Q2ImmaKernel<1, 1, true> : &Q2ImmaKernel<1, 1, false>;
+  return work.spread == 2 ? NarrowKernelOf<2>(work) : NarrowKernelOf<1>(work);
 }
 
 // Sets the launch's next targets; returns how many of `all` they are.
@@ -48,10 +53,8 @@ cudaError_t Run(const ArmArgs& args, bool* serves) {
   std::vector<Sibling> targets = {{args.weight, args.output, args.output_pitch}};
   targets.insert(targets.end(), args.siblings.begin(), args.siblings.end());
   Q2ImmaArgs launch = {};
-  launch.chunks = layout.chunks;
-  launch.scale_shift = layout.scale_shift;
+  launch.layout = layout;
   launch.tile_bytes = layout.TileBytes();
-  launch.walk = Q2ImmaWalk(layout);
   launch.rows = static_cast<const uint16_t*>(args.activations);
   launch.pitch = args.activation_pitch;
   launch.x = context.scratch;
@@ -62,36 +65,37 @@ cudaError_t Run(const ArmArgs& args, bool* serves) {
   bool first = true;
   while (!rest.empty()) {
     const size_t taken = TakeTargets(rest, &launch);
-    const Q2ImmaPlan plan = PlanQ2Imma({.tiles = launch.tiles,
-                                        .chunks = layout.chunks,
-                                        .tile_bytes = launch.tile_bytes,
-                                        .m = args.m},
-                                       {context.sm_count, context.max_shared_bytes});
-    const int column_tiles = plan.column_groups * plan.column_tiles;
+    const Q2ImmaPlan plan =
+        PlanQ2Imma({.tiles = launch.tiles, .layout = layout, .m = args.m},
+                   {context.sm_count, context.max_shared_bytes, context.has_bulk_copies});
+    const int column_tiles = plan.column_groups * plan.work.column_tiles;
     *serves = plan.groups > 0 && (plan.fused || column_tiles * Q8FragmentTileBytes(layout.chunks) <=
                                                     context.scratch_bytes);
     if (!*serves) return cudaSuccess;  // of none: all have one K and one M
     launch.plan = plan;
+    for (int i = 0; i < kQ2MostStepTiles; ++i) launch.tile_at[i] = i * plan.tile_bytes;
     launch.by_column_groups = Divider(plan.column_groups);
     bool programmatic = context.programmatic;
     if (!plan.fused && first) {
       const Q8Input x = {launch.rows, launch.pitch, args.m, layout.chunks};
       if (const cudaError_t error = QuantiseForTensorCores(
-              x, plan.spread, {plan.column_groups, plan.column_tiles}, context.scratch, context);
+              x, plan.work.spread, {plan.column_groups, plan.work.column_tiles}, context.scratch,
+              context);
           error != cudaSuccess) {
         return error;
       }
     }
     // What precedes is ours, here or in this function.
     if (!plan.fused || !first) programmatic = context.has_bulk_copies;
-    const ImmaKernel kernel = KernelOf(plan);
+    const ImmaKernel kernel = KernelOf(plan.work);
     if (const cudaError_t error = AllowShared(kernel, static_cast<size_t>(plan.shared_bytes));
         error != cudaSuccess) {
       return error;
     }
     const KernelGrid grid = {.thread_blocks = dim3(static_cast<unsigned>(plan.thread_blocks())),
-                             .threads = Q2ImmaThreads(context.has_bulk_copies),
+                             .threads = Q2ImmaThreads(plan.work.warps, context.has_bulk_copies),
                              .shared_bytes = plan.shared_bytes,
+                             .cluster = plan.parities == 1 ? 2 : 1,
                              .programmatic = programmatic};
     if (const cudaError_t error = LaunchKernel(kernel, grid, context.stream, launch);
         error != cudaSuccess) {

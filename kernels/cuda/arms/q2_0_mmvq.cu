@@ -8,7 +8,7 @@ namespace fulcrum::cuda {
 
 absl::Status q2_0_mmvq(const ArmArgs& args) {
   const auto choose = [](const Q2LaneProduct& p, int* of_tile) -> Q2LaneKernel {
-    const bool small_k = p.layout.chunks < kQ2SlabChunks;
+    const bool small_k = p.layout.chunks < kQ2Threads;
     *of_tile = small_k ? kQ2Pairs / 2 : kQ2Pairs;
     if (p.m == 1) return small_k ? &Q2ThreadRows<2, 1> : &Q2ThreadRows<1, 1>;
     if (p.m == 2) return small_k ? &Q2ThreadRows<2, 2> : &Q2ThreadRows<1, 2>;

@@ -1,4 +1,4 @@
-// q2_0, class exact, one to four rows: a warp owns four weight rows and plays all virtual threads.
+// q2_0, class exact, one to four rows: a warp owns a few weight rows and plays all virtual threads.
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/cuda/arms.h"
 #include "kernels/cuda/q2_lane_arm.cuh"
@@ -14,16 +14,18 @@ Q2LaneKernel LoadingKernel(int m) {
 }
 
 using StreamKernel = void (*)(Q2StreamRows);
-StreamKernel StreamingKernel(int m) {
-  if (m == 1) return &Q2StreamRowsKernel<1>;
-  if (m == 2) return &Q2StreamRowsKernel<2>;
-  return m == 3 ? &Q2StreamRowsKernel<3> : &Q2StreamRowsKernel<4>;
+StreamKernel StreamingKernel(int m, int pairs) {
+  if (m == 1) return pairs == 1 ? &Q2StreamRowsKernel<1, 1> : &Q2StreamRowsKernel<1, 2>;
+  if (m == 2) return pairs == 1 ? &Q2StreamRowsKernel<2, 1> : &Q2StreamRowsKernel<2, 2>;
+  return m == 3 ? &Q2StreamRowsKernel<3, 2> : &Q2StreamRowsKernel<4, 2>;
 }
 
 // *serves: whether the tiles fit; their size is that of the siblings' tiles.
 cudaError_t Stream(const ArmArgs& args, bool* serves) {
   const auto& context = *static_cast<const CudaContext*>(args.context);
-  const StreamKernel kernel = StreamingKernel(args.m);
+  const int chunks = static_cast<const CudaWeight*>(args.weight)->layout().q2.chunks;
+  const int pairs = Q2StreamPairs(args.m, chunks);
+  const StreamKernel kernel = StreamingKernel(args.m, pairs);
   bool programmatic = context.programmatic;
   const auto launch = [&](const Sibling& target) {
     const auto& weight = *static_cast<const CudaWeight*>(target.weight);
@@ -36,7 +38,6 @@ cudaError_t Stream(const ArmArgs& args, bool* serves) {
                                   .layout = layout,
                                   .m = args.m,
                                   .y_f32 = args.output_type == DType::kF32},
-                      .walk = Q2ImmaWalk(layout),
                       .rows = static_cast<const uint16_t*>(args.activations),
                       .pitch = args.activation_pitch,
                       .tile_bytes = layout.TileBytes(),
@@ -56,7 +57,7 @@ cudaError_t Stream(const ArmArgs& args, bool* serves) {
       return error;
     }
     const KernelGrid grid = {.thread_blocks = dim3(static_cast<unsigned>(p.thread_blocks)),
-                             .threads = kQ2StreamThreads,
+                             .threads = Q2StreamThreads(pairs),
                              .shared_bytes = p.shared_bytes,
                              .programmatic = programmatic};
     programmatic = true;  // the next is preceded by this one

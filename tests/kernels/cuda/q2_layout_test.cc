@@ -6,6 +6,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cmath>
@@ -13,7 +14,6 @@
 #include <set>
 
 #include "kernels/cuda/q2_imma_plan.h"
-#include "kernels/cuda/q2_imma_walk.h"
 #include "kernels/cuda/q8_rows.h"
 #include "kernels/formats/bf16.h"
 #include "kernels/formats/q2_0.h"
@@ -126,6 +126,42 @@ TEST(Q2Layout, AWarpsWordsOfAChunkAreInDifferentBanks) {
   }
 }
 
+// Eight lanes that own neighbouring chunks load sixteen bytes each at a time.
+TEST(Q2Layout, EightLanesCodesAreInDifferentBanks) {
+  for (const auto& [k, block] : kCases) {
+    const Q2Layout layout(Spec(16, k, block));
+    for (int first = 0; first + 8 <= layout.chunks; first += 8) {
+      std::set<int> banks;
+      for (int chunk = first; chunk < first + 8; ++chunk) {
+        banks.insert(layout.CodesAt(1, chunk) / 16 % 8);
+      }
+      EXPECT_EQ(banks.size(), 8u);
+    }
+  }
+}
+
+TEST(Q2Layout, EitherHalfHasItsCodesAndAllScales) {
+  for (const auto& [k, block] : kCases) {
+    const Q2Layout layout(Spec(16, k, block));
+    for (int parity = 0; parity < 2; ++parity) {
+      const int at = layout.HalfAt(parity), end = at + layout.HalfBytes(parity);
+      EXPECT_EQ(at % 16, 0) << "bulk copies are of 16 bytes";
+      EXPECT_EQ(layout.HalfBytes(parity) % 16, 0);
+      EXPECT_EQ(layout.CodesInHalf(parity), layout.CodesAt(0, parity) - at);
+      EXPECT_EQ(layout.ScalesInHalf(parity), layout.ScalesAt(0, 0) - at);
+      for (int pair = 0; pair < kQ2Pairs; ++pair) {
+        for (int chunk = 0; chunk < layout.chunks; ++chunk) {
+          EXPECT_GE(layout.ScalesAt(pair, chunk), at);
+          EXPECT_LE(layout.ScalesAt(pair, chunk) + 4, end);
+          if (chunk % 2 != parity) continue;
+          EXPECT_GE(layout.CodesAt(pair, chunk), at);
+          EXPECT_LE(layout.CodesAt(pair, chunk) + kQ2ChunkBytes, end);
+        }
+      }
+    }
+  }
+}
+
 TEST(Q2Layout, RegistersOfAFragmentHoldTheirCodesAndScales) {
   for (const auto& [k, block] : kCases) {
     const MemoryWeight weight = RandomQ2(16, k, WeightKind::kUniformCodes, 3, block);
@@ -158,8 +194,8 @@ TEST(Q2Layout, RegistersOfAFragmentHoldTheirCodesAndScales) {
   }
 }
 
-// The kernel's walk (q2_imma_kernel.cuh): warps, turns, slabs, running addresses; its integer
-// trick; its first product without an addition; its tree.
+// The kernel's walk (q2_imma_multiply.cuh): parities, lanes, turns, running addresses; its integer
+// trick; its first products without an addition; its tree.
 float KernelsResult(const std::vector<uint8_t>& tile, const Q2Layout& layout, int row,
                     std::span<const int8_t> q, std::span<const float> d8) {
   const int g = row % kQ2Pairs, half = row / kQ2Pairs;
@@ -185,42 +221,36 @@ float KernelsResult(const std::vector<uint8_t>& tile, const Q2Layout& layout, in
         F16ToF32(static_cast<uint16_t>(scales >> (16 * half))) * d8[static_cast<size_t>(chunk)];
     return first ? d * s : std::fma(d, s, v);
   };
-  const Q2ImmaWalk walk(layout);
-  const int last_codes = walk.last_codes + g * walk.last_code_pitch;
-  const int last_scales = walk.last_scales + g * walk.last_scale_pitch;
-  std::array<float, kQ2ImmaWarps> pairs{};
-  for (int warp = 0; warp < kQ2ImmaWarps; ++warp) {
-    float pair = 0;
-    for (int of_pair = 0; of_pair < 2; ++of_pair) {
-      float of_lane = 0;
-      int own = warp + of_pair * kQ2ImmaWarps;
-      int codes_at = g * walk.code_pitch + own * kQ2ChunkBytes;
-      int scales_at = walk.scales_at + g * walk.scale_pitch + (warp >> layout.scale_shift) * 4 +
-                      of_pair * walk.scale_step / 2;
-      for (; own < walk.first_chunks; own += 32) {
-        float v = term(codes_at, scales_at, own, true, 0);
-        if (own < walk.further_chunks) {
-          for (int slab = 1; slab < walk.full_slabs; ++slab) {
-            const int at = slab * walk.slab_bytes;
-            v = term(codes_at + at, scales_at + at, slab * kQ2SlabChunks + own, false, v);
-          }
-          if (own < walk.last_chunks) {
-            v = term(codes_at + last_codes, scales_at + last_scales,
-                     walk.full_slabs * kQ2SlabChunks + own, false, v);
-          }
+  constexpr int kLanes = 16, kThreads = kQ2Threads / 2;
+  const int scale_turn = (2 * kLanes >> layout.scale_shift) * 4;
+  std::array<float, 2> halves{};
+  for (int parity = 0; parity < 2; ++parity) {
+    std::array<float, kLanes> lanes{};
+    for (int lane = 0; lane < std::min(kLanes, layout.half_chunks); ++lane) {
+      int codes_at = layout.HalfAt(parity) + layout.CodesInHalf(parity) + g * layout.code_pitch +
+                     lane * kQ2ChunkBytes;
+      int scales_at = layout.HalfAt(parity) + layout.ScalesInHalf(parity) + g * layout.scale_pitch +
+                      (2 * lane >> layout.scale_shift) * 4;
+      for (int turn = 0; turn < 4 && lane + turn * kLanes < layout.half_chunks; ++turn) {
+        float v = 0;
+        int codes = codes_at, scales = scales_at;
+        for (int own = lane + turn * kLanes; own < layout.half_chunks; own += kThreads) {
+          v = term(codes, scales, 2 * own + parity, own < kThreads, v);
+          codes += kThreads * kQ2ChunkBytes;
+          scales += 4 * scale_turn;
         }
-        of_lane += v;
-        codes_at += 32 * kQ2ChunkBytes;
-        scales_at += walk.scale_step;
+        float& sum = lanes[static_cast<size_t>(lane)];
+        sum = turn == 0 ? v : sum + v;
+        codes_at += kLanes * kQ2ChunkBytes;
+        scales_at += scale_turn;
       }
-      pair += of_lane;
     }
-    pairs[static_cast<size_t>(warp)] = pair;
+    for (size_t stride = kLanes / 2; stride > 0; stride /= 2) {
+      for (size_t w = 0; w < stride; ++w) lanes[w] += lanes[w + stride];
+    }
+    halves[static_cast<size_t>(parity)] = lanes[0];
   }
-  for (size_t stride = 8; stride > 0; stride /= 2) {
-    for (size_t w = 0; w < stride; ++w) pairs[w] += pairs[w + stride];
-  }
-  return CanonicalF32(pairs[0] + 0.0f);
+  return CanonicalF32(halves[0] + halves[1] + 0.0f);
 }
 
 TEST(Q2Layout, TheKernelsWalkGivesTheOraclesBits) {
@@ -247,33 +277,50 @@ TEST(Q2Layout, TheKernelsWalkGivesTheOraclesBits) {
 }
 
 TEST(Q2ImmaPlan, EveryTileHasOneGroupAndItAllFits) {
-  int in_shared = 0, from_device = 0, none = 0;
-  for (const Q2ImmaDevice& device :
-       {Q2ImmaDevice{132, 232448}, {108, 166912}, {82, 101376}, {68, 65536}, {1, 232448}}) {
+  int in_shared = 0, from_device = 0, none = 0, wide = 0, fused = 0;
+  for (const Q2ImmaDevice& device : {Q2ImmaDevice{132, 232448, true},
+                                     {1, 232448, true},
+                                     {108, 166912},
+                                     {82, 101376},
+                                     {68, 65536}}) {
     for (const auto& [k, block] : kCases) {
       for (const int tiles : {1, 3, 64, 320, 768, 1088, 15505}) {
         for (int m = 1; m <= 32; ++m) {
           const Q2Layout layout(Spec(16, k, block));
-          const Q2ImmaPlan plan = PlanQ2Imma(
-              {.tiles = tiles, .chunks = layout.chunks, .tile_bytes = layout.TileBytes(), .m = m},
-              device);
+          const Q2ImmaPlan plan = PlanQ2Imma({.tiles = tiles, .layout = layout, .m = m}, device);
           SCOPED_TRACE(testing::Message() << "K = " << k << ", " << tiles << " tiles, M = " << m
                                           << ", " << device.max_shared_bytes << " bytes");
           if (plan.groups == 0) {
             ++none;
-            EXPECT_GT(2 * layout.TileBytes() + (40 << 10), device.max_shared_bytes);
+            EXPECT_TRUE(layout.half_chunks < kQ2Lanes ||
+                        2 * layout.TileBytes() + (40 << 10) > device.max_shared_bytes);
             continue;
           }
-          ++(plan.x_shared ? in_shared : from_device);
+          const Q2ImmaShapeOfWork& work = plan.work;
+          ++(work.x_shared ? in_shared : from_device);
+          wide += work.column_tiles == 4 ? 1 : 0;
+          fused += plan.fused ? 1 : 0;
+          EXPECT_EQ(plan.parities, device.pairs ? 1 : 2);
           EXPECT_EQ(plan.groups * plan.group_tiles + plan.longer_groups, tiles);
           EXPECT_LT(plan.longer_groups, plan.groups);
           EXPECT_GE(plan.group_tiles, 1);
           EXPECT_LE(plan.shared_bytes, device.max_shared_bytes);
-          EXPECT_GE(plan.stages, plan.step_tiles);
-          EXPECT_GE(plan.column_groups * plan.column_tiles * kQ8ColumnTile, m * plan.spread);
-          EXPECT_LT((plan.column_groups - 1) * plan.column_tiles * kQ8ColumnTile, m);
-          EXPECT_LE(plan.thread_blocks(), std::max(device.multiprocessors, plan.column_groups));
-          EXPECT_TRUE(!plan.fused || (plan.x_shared && plan.column_groups == 1));
+          EXPECT_GE(plan.stages, 1);
+          EXPECT_GE(plan.sum_buffers, 1);
+          EXPECT_GE(plan.tile_bytes, plan.parities == 2 ? layout.TileBytes() : layout.HalfBytes(1));
+          EXPECT_GE(plan.tile_bytes, layout.HalfBytes(0));
+          EXPECT_GE(plan.x_at, plan.stages * work.step_tiles * plan.tile_bytes);
+          for (const int at :
+               {plan.tile_bytes, plan.x_at, plan.sums_at, plan.received_at, plan.barriers_at}) {
+            EXPECT_EQ(at % 16, 0);
+          }
+          EXPECT_EQ(plan.x_bytes % plan.parities, 0);
+          EXPECT_GE(plan.column_groups * work.column_tiles * kQ8ColumnTile, m * work.spread);
+          EXPECT_LT((plan.column_groups - 1) * work.column_tiles * kQ8ColumnTile, m);
+          const int blocks = device.pairs ? 2 : 1;
+          EXPECT_LE(plan.thread_blocks(),
+                    std::max(device.multiprocessors, blocks * plan.column_groups));
+          EXPECT_TRUE(!plan.fused || (work.x_shared && plan.column_groups == 1));
         }
       }
     }
@@ -281,6 +328,8 @@ TEST(Q2ImmaPlan, EveryTileHasOneGroupAndItAllFits) {
   EXPECT_GT(in_shared, 0);
   EXPECT_GT(from_device, 0);
   EXPECT_GT(none, 0);
+  EXPECT_GT(wide, 0);
+  EXPECT_GT(fused, 0);
 }
 
 }  // namespace

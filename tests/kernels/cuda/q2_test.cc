@@ -41,9 +41,10 @@ class Q2OnCuda : public testing::Test {
 TEST_F(Q2OnCuda, EveryArmHasTheCpusBitsAtFullSize) {
   FULCRUM_NEED_BACKEND(cuda_);
   // At K = 17408 activations, at 65536 tiles too, are more than shared memory holds.
-  for (const Shape& shape : {Shape{2050, 2560}, Shape{4097, 2560}, Shape{4097, 2624},
-                             Shape{2050, 5120, 128}, Shape{12288, 2560}, Shape{4097, 5120},
-                             Shape{640, 17408}, Shape{2050, 64}, Shape{40, 65536}}) {
+  for (const Shape& shape :
+       {Shape{2050, 2560}, Shape{4097, 2560}, Shape{4097, 2624}, Shape{2050, 5120, 128},
+        Shape{12288, 2560}, Shape{4097, 5120}, Shape{640, 17408}, Shape{2050, 64},
+        Shape{530, 1024, 128}, Shape{530, 1088}, Shape{40, 65536}}) {
     for (const WeightKind kind : {WeightKind::kUniformCodes, WeightKind::kZeroBlocks}) {
       const MemoryWeight source = test::RandomQ2(shape.n, shape.k, kind, 9, shape.q2_block);
       const auto weight = cuda_.backend->Upload(source);
