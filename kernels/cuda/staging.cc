@@ -123,11 +123,7 @@ absl::Status Staging::EnqueuePiece(const WeightSource& source, int64_t row, int6
   const auto bytes = static_cast<size_t>(count * spec.row_bytes());
   const PinnedBuffer& read = read_[static_cast<size_t>(turn)];
   const Event& copied = copied_[static_cast<size_t>(turn)];
-  // An event that was never recorded counts as reached.
-  if (absl::Status s = CudaStatus(cudaEventSynchronize(copied.get()), "cudaEventSynchronize");
-      !s.ok()) {
-    return s;
-  }
+  if (absl::Status s = WaitQuietly(copied); !s.ok()) return s;
   if (absl::Status s = source.ReadRows(row, count, std::span(read.data(), bytes)); !s.ok()) {
     return s;
   }

@@ -50,6 +50,10 @@ absl::Status WaitQuietly(const Stream& stream, const Event& event, absl::Duratio
       !s.ok()) {
     return s;
   }
+  return WaitQuietly(event, limit);
+}
+
+absl::Status WaitQuietly(const Event& event, absl::Duration limit) {
   constexpr auto kSleep = std::chrono::microseconds(50);
   const auto last = std::chrono::steady_clock::now() + absl::ToChronoNanoseconds(limit);
   while (true) {

@@ -57,5 +57,7 @@ absl::StatusOr<Event> MakeEvent(int device, EventKind kind);
 // given up.
 absl::Status WaitQuietly(const Stream& stream, const Event& event,
                          absl::Duration limit = kHangLimit);
+// The same for what was in the event's stream when it was recorded; nothing if it never was.
+absl::Status WaitQuietly(const Event& event, absl::Duration limit = kHangLimit);
 
 }  // namespace fulcrum::cuda
