@@ -40,6 +40,7 @@ struct DeviceInfo {
   int64_t memory_bytes = 0;  // budget for resident weights, 0 = not limited
   int64_t l2_bytes = 0;      // last-level cache
   MmaProbe mma_probe = {};
+  std::string library_missing = {};  // why kCapLibrary is not there although it was asked for
 };
 
 // A weight resident on a device in the backend's layout. Immutable; freed on destruction, which

@@ -28,7 +28,8 @@ absl::StatusOr<Backends> MakeCpu(const BackendOptions& options) {
 // Every CUDA device; NOT_FOUND when there is none.
 absl::StatusOr<Backends> MakeCuda([[maybe_unused]] const BackendOptions& options) {
 #ifdef FULCRUM_HAS_CUDA
-  return cuda::MakeCudaBackends(options.memory_budget_bytes, options.w8a8, options.without_caps);
+  return cuda::MakeCudaBackends(options.memory_budget_bytes, options.w8a8, options.without_caps,
+                                options.w8a8_library);
 #else
   return absl::NotFoundError(
       "backend cuda: this program was built without it; build with FULCRUM_CUDA=ON");

@@ -18,6 +18,9 @@ struct BackendOptions {
   // Keeps what arms of class w8a8 need with every fp8 weight (on CUDA its bytes a second time).
   // Without it they are declined for want of the capability, whatever their lever says later.
   bool w8a8 = false;
+  // With w8a8: opens the vendor's matrix library for the arms that are its own, and keeps a
+  // workspace for it on each CUDA device. Where there is none, they are declined.
+  bool w8a8_library = false;
   // DeviceCap bits that are left unused on CUDA: a device as if it were an older one, for tests of
   // what runs there and for tools that cannot follow the newer instructions.
   uint32_t without_caps = 0;

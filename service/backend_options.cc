@@ -14,12 +14,15 @@ BackendOptions BackendOptionsOf(const Config& config,
   // Only this kind of device has such arms. Levers that do not parse are reported when they are
   // built for good.
   const auto levers = BuildLevers(config, "cuda", environment);
-  const bool w8a8 = levers.ok() && std::ranges::any_of(kAllFamilies, [&](Family family) {
-                      return levers->levers.choice(Lever::kW8A8Prefill, family) == kW8A8PrefillOn;
-                    });
+  const auto opens = [&](auto wanted) {
+    return levers.ok() && std::ranges::any_of(kAllFamilies, [&](Family family) {
+             return wanted(levers->levers.choice(Lever::kW8A8Prefill, family));
+           });
+  };
   return {.cpu_threads = config.cpu_threads,
           .memory_budget_bytes = config.memory_budget_bytes,
-          .w8a8 = w8a8};
+          .w8a8 = opens([](int choice) { return choice != 0; }),
+          .w8a8_library = opens([](int choice) { return choice == kW8A8PrefillLibrary; })};
 }
 
 }  // namespace fulcrum::service

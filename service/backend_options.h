@@ -12,7 +12,8 @@
 namespace fulcrum::service {
 
 // Of a checked configuration. w8a8 is on when w8a8_prefill is open for some family at start, from
-// whatever source; opened later by RPC it finds its arms declined.
+// whatever source, and w8a8_library when its choice there is library; opened later by RPC it finds
+// its arms declined.
 BackendOptions BackendOptionsOf(const Config& config,
                                 const std::map<std::string, std::string>& environment);
 

@@ -225,6 +225,10 @@ void Server::Impl::LogDevice(const DeviceInfo& device) const {
                        {"description", device.description},
                        {"memory_bytes", device.memory_bytes},
                        {"mma_model", Name(probe.model())}});
+  if (!device.library_missing.empty()) {
+    log_.Warn("w8a8_prefill=library: the device has no library, its arm will be declined",
+              {{"device", device.id}, {"error", device.library_missing}});
+  }
   if (probe.model() != MmaModel::kNotFollowed) return;
   log_.Warn("class mma is not audited: the device's tensor cores do not compute as the emulator",
             {{"device", device.id}, {"outputs", probe.outputs}, {"agreeing", probe.agreeing}});

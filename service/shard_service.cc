@@ -112,8 +112,9 @@ void Fill(const Shard& shard, v1::Shard* out) {
 
 void FillCapabilities(uint32_t caps, v1::Device* device) {
   constexpr std::pair<uint32_t, const char*> kNames[] = {
-      {kCapMma, "mma"},   {kCapSm90a, "sm90a"},        {kCapBlockScaled, "block_scaled"},
-      {kCapImma, "imma"}, {kCapBulkCopy, "bulk_copy"}, {kCapFasterArms, "faster_arms"}};
+      {kCapMma, "mma"},        {kCapSm90a, "sm90a"},        {kCapBlockScaled, "block_scaled"},
+      {kCapImma, "imma"},      {kCapBulkCopy, "bulk_copy"}, {kCapFasterArms, "faster_arms"},
+      {kCapLibrary, "library"}};
   for (const auto& [bit, name] : kNames) {
     if ((caps & bit) != 0) device->add_capabilities(name);
   }

@@ -119,8 +119,9 @@ class Replay final : public Command {
   // The bundle's columns of the arm's whole product; nothing when the backend has no such arm.
   absl::StatusOr<std::vector<float>> Again(const Bundle& bundle, const WeightSource& source,
                                            std::string* device) const {
-    auto backends = MakeBackends(
-        backend_, {.cpu_threads = threads_, .w8a8 = bundle.numerics == NumericsClass::kW8A8});
+    const bool w8a8 = bundle.numerics == NumericsClass::kW8A8;
+    auto backends =
+        MakeBackends(backend_, {.cpu_threads = threads_, .w8a8 = w8a8, .w8a8_library = w8a8});
     if (!backends.ok()) return backends.status();
     Backend& backend = *backends->front();
     *device = backend.device().id;

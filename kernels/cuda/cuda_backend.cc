@@ -29,13 +29,13 @@ bool CanRun(const DeviceInfo& device, const Arm& arm) { return (arm.needs & ~dev
 
 absl::StatusOr<std::unique_ptr<CudaBackend>> CudaBackend::Make(int ordinal, const DeviceInfo& info,
                                                                int64_t memory_budget_bytes,
-                                                               bool w8a8) {
+                                                               bool w8a8, bool library) {
   if (memory_budget_bytes < 0) {
     return absl::InvalidArgumentError(absl::StrCat("cuda: a budget of ", memory_budget_bytes,
                                                    " bytes; expected 0 (automatic) or more"));
   }
   std::unique_ptr<CudaBackend> backend(new CudaBackend(ordinal, info, w8a8));
-  if (absl::Status status = backend->Open(memory_budget_bytes); !status.ok()) {
+  if (absl::Status status = backend->Open(memory_budget_bytes, library); !status.ok()) {
     return absl::Status(status.code(), absl::StrCat(info.id, ": ", status.message()));
   }
   return backend;
@@ -54,7 +54,7 @@ CudaBackend::~CudaBackend() {
   }
 }
 
-absl::Status CudaBackend::Open(int64_t memory_budget_bytes) {
+absl::Status CudaBackend::Open(int64_t memory_budget_bytes, bool library) {
   absl::StatusOr<Stream> compute = MakeStream(ordinal_, Priority::kLaunches);
   if (!compute.ok()) return compute.status();
   compute_ = *std::move(compute);
@@ -69,7 +69,17 @@ absl::Status CudaBackend::Open(int64_t memory_budget_bytes) {
 
   const absl::StatusOr<uint32_t> compiled = CompiledCaps(ordinal_, compute_.get());
   if (!compiled.ok()) return compiled.status();
-  device_.caps &= *compiled | kCapBlockScaled;  // that one is a library's
+  device_.caps &= *compiled | kCapBlockScaled;  // that one is for the caller to decide
+  // Before the automatic budget is what is left: its workspace comes out of it.
+  if (library && keeps_rows()) {
+    absl::StatusOr<std::unique_ptr<CublasLt>> opened = CublasLt::Open(ordinal_);
+    if (opened.ok()) {
+      library_ = *std::move(opened);
+      device_.caps |= kCapLibrary;
+    } else {
+      device_.library_missing = std::string(opened.status().message());
+    }
+  }
   if (WarpRowsMeasuredFaster(device_.description)) device_.caps |= kCapFasterArms;
   const absl::StatusOr<MmaProbe> probe = ProbeMma(ordinal_, compute_.get(), device_.caps);
   if (!probe.ok()) return probe.status();
@@ -84,6 +94,7 @@ absl::Status CudaBackend::Open(int64_t memory_budget_bytes) {
   context_.workspace_bytes = static_cast<int64_t>(workspace_.size());
   context_.scratch = scratch_.data();
   context_.scratch_bytes = static_cast<int64_t>(scratch_.size());
+  context_.library = library_.get();
   has_programmatic_ = context_.has_bulk_copies;
   if (absl::Status s = CudaStatus(
           cudaMemsetAsync(workspace_.data(), kWorkspaceClean, workspace_.size(), compute_.get()),
@@ -170,7 +181,8 @@ Backend::LaunchShape CudaBackend::Shape(const Arm& arm, const WeightSpec& spec, 
 
 absl::StatusOr<std::vector<std::unique_ptr<Backend>>> MakeCudaBackends(int64_t memory_budget_bytes,
                                                                        bool w8a8,
-                                                                       uint32_t without_caps) {
+                                                                       uint32_t without_caps,
+                                                                       bool library) {
   absl::StatusOr<std::vector<DeviceInfo>> devices = QueryDevices();
   if (!devices.ok()) return devices.status();
   for (DeviceInfo& device : *devices) device.caps &= ~without_caps;
@@ -184,7 +196,8 @@ absl::StatusOr<std::vector<std::unique_ptr<Backend>>> MakeCudaBackends(int64_t m
     const DeviceInfo& device = (*devices)[i];
     if (!std::ranges::any_of(Arms(), [&](const Arm& arm) { return CanRun(device, arm); })) continue;
     absl::StatusOr<std::unique_ptr<CudaBackend>> backend =
-        CudaBackend::Make(static_cast<int>(i), device, memory_budget_bytes, w8a8);
+        CudaBackend::Make(static_cast<int>(i), device, memory_budget_bytes, w8a8,
+                          library && (without_caps & kCapLibrary) == 0);
     if (!backend.ok()) return backend.status();
     if (backends.empty()) first = static_cast<int>(i);
     backends.push_back(*std::move(backend));

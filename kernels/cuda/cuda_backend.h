@@ -17,6 +17,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "kernels/backend.h"
+#include "kernels/cuda/cublaslt.h"
 #include "kernels/cuda/cuda_weight.h"
 #include "kernels/cuda/device_memory.h"
 #include "kernels/cuda/launch.h"
@@ -51,10 +52,11 @@ class CudaBackend : public Backend {
   // ordinal: the runtime's number of the device that `info` describes. memory_budget_bytes 0: what
   // is free now, less 1 GiB for slots and for what the driver loads later. w8a8: where the device
   // can run class w8a8, every fp8 weight keeps the rows it reads (its bytes twice) and the device
-  // has kCapBlockScaled; without, or on any other device, neither.
+  // has kCapBlockScaled; without, or on any other device, neither. library: there, the vendor's
+  // library is opened too, and the device has kCapLibrary or says in library_missing why not.
   static absl::StatusOr<std::unique_ptr<CudaBackend>> Make(int ordinal, const DeviceInfo& info,
                                                            int64_t memory_budget_bytes,
-                                                           bool w8a8 = false);
+                                                           bool w8a8 = false, bool library = false);
   ~CudaBackend() override;
 
   std::string_view name() const override { return "cuda"; }
@@ -91,7 +93,7 @@ class CudaBackend : public Backend {
  private:
   CudaBackend(int ordinal, const DeviceInfo& info, bool w8a8);
   bool keeps_rows() const { return (device_.caps & kCapBlockScaled) != 0; }
-  absl::Status Open(int64_t memory_budget_bytes) ABSL_LOCKS_EXCLUDED(launch_mutex_);
+  absl::Status Open(int64_t memory_budget_bytes, bool library) ABSL_LOCKS_EXCLUDED(launch_mutex_);
 
   // Makes the device this thread's; UNAVAILABLE once it is lost.
   absl::Status Enter();
@@ -132,6 +134,7 @@ class CudaBackend : public Backend {
   Stream compute_;
   DeviceBuffer workspace_;
   DeviceBuffer scratch_;
+  std::unique_ptr<CublasLt> library_;
 
   // Held while something is put into the compute stream, never while it runs: the stream orders
   // launches, the mutex keeps the pieces of one together.
@@ -151,6 +154,7 @@ class CudaBackend : public Backend {
 // and in BackendOptions.
 absl::StatusOr<std::vector<std::unique_ptr<Backend>>> MakeCudaBackends(int64_t memory_budget_bytes,
                                                                        bool w8a8 = false,
-                                                                       uint32_t without_caps = 0);
+                                                                       uint32_t without_caps = 0,
+                                                                       bool library = false);
 
 }  // namespace fulcrum::cuda

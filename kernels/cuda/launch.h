@@ -15,6 +15,8 @@
 
 namespace fulcrum::cuda {
 
+class CublasLt;
+
 // ArmArgs::context of every CUDA arm: the device's one compute stream and its scratch. Made by the
 // backend; launches of one context are ordered by its stream.
 struct CudaContext {
@@ -30,6 +32,8 @@ struct CudaContext {
   // More scratch, whose content nobody relies on.
   std::byte* scratch = nullptr;
   int64_t scratch_bytes = 0;
+  // Null without kCapLibrary. Its workspace is used by one launch of the stream at a time.
+  CublasLt* library = nullptr;
   // What precedes this launch on the stream is a kernel of ours, on a device with programmatic
   // launches (sm_90 and later): a kernel that waits for it by grid_order.cuh before it reads
   // activations or touches the workspace may be launched so. One that is must wait, always.

@@ -38,10 +38,7 @@ __global__ void __launch_bounds__(kThreadsOfToken* kTokens)
   for (int stride = kThreadsOfToken / 2; stride > 0; stride /= 2) {
     largest = max(largest, __shfl_xor_sync(~0u, largest, stride));
   }
-  if (!real) {
-    if (part == 0) to.scales[block * to.scale_pitch + token] = 0;
-    return;
-  }
+  if (token >= to.scale_pitch) return;
   const bool finite = largest < 0x7f800000u;
   const float scale = finite ? __fdiv_rn(__uint_as_float(largest), kLargestE4m3) : 1.0f;
   // A scale so small that its inverse overflows quantises to what it can: saturated codes.

@@ -9,7 +9,8 @@
 
 namespace fulcrum::cuda {
 
-// Tokens are quantised in groups of so many; the group's last ones beyond m get a scale of 0.
+// Tokens are quantised in groups of so many; the group's last ones beyond m, as far as there is
+// room for their scales, get codes and scales of 0.
 inline constexpr int kTokensTogether = 16;
 constexpr int RoundedTokens(int m) {
   return (m + kTokensTogether - 1) / kTokensTogether * kTokensTogether;
@@ -17,9 +18,9 @@ constexpr int RoundedTokens(int m) {
 
 // Where the quantised rows of a launch are, in device memory.
 struct QuantisedRows {
-  std::byte* codes = nullptr;  // [m][blocks * 128] E4M3, 16-byte aligned
+  std::byte* codes = nullptr;  // [tokens that get any][blocks * 128] E4M3, 16-byte aligned
   float* scales = nullptr;     // [blocks][scale_pitch]: the scales of one K block lie together
-  int64_t scale_pitch = 0;     // at least RoundedTokens(m)
+  int64_t scale_pitch = 0;     // at least m
 };
 
 // rows: BF16 [m][pitch], padded with zeros to whole blocks (launch.h). value = code * scale with

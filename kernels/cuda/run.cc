@@ -181,6 +181,7 @@ absl::Status CudaBackend::EnqueueArms(CudaSlot& slot, const Launch& launch,
                             .output_type = launch.output_type,
                             .output_pitch = parts.front().output_pitch,
                             .m = rows,
+                            .output_room = slot.OutputRoom(launch, i) - static_cast<int>(first),
                             .siblings = std::span<const Sibling>(parts).subspan(1)};
       if (absl::Status s = EnqueueArm(arm, args, context); !s.ok()) return s;
       first += rows;

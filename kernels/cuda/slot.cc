@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/cuda/cublaslt.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/wait.h"
 
@@ -26,9 +27,11 @@ size_t Capacity(size_t bytes) {
 
 size_t RowBytes(const WeightSpec& spec) { return static_cast<size_t>(spec.k) * 2; }
 
+size_t OutputRowBytes(const Launch& launch, const LaunchTarget& target) {
+  return static_cast<size_t>(target.weight->spec().n) * SizeOf(launch.output_type);
+}
 size_t OutputBytes(const Launch& launch, const LaunchTarget& target) {
-  return static_cast<size_t>(launch.m) * static_cast<size_t>(target.weight->spec().n) *
-         SizeOf(launch.output_type);
+  return static_cast<size_t>(launch.m) * OutputRowBytes(launch, target);
 }
 
 absl::Status AwaitEvent(const Event& event, absl::Duration limit) {
@@ -61,6 +64,13 @@ size_t CudaSlot::CopiedBytes(const Launch& launch) const {
     if (!outputs_[i].by_arm) bytes += OutputBytes(launch, launch.targets[i]);
   }
   return bytes;
+}
+
+int CudaSlot::OutputRoom(const Launch& launch, size_t target) const {
+  const Output& output = outputs_[target];
+  if (output.by_arm) return launch.m;
+  const size_t rows = output.device.size() / OutputRowBytes(launch, launch.targets[target]);
+  return static_cast<int>(std::min(rows, static_cast<size_t>(LibraryRows(launch.m))));
 }
 
 GraphCache::Key CudaSlot::GraphKey(const Launch& launch) const {
@@ -144,6 +154,13 @@ absl::Status CudaSlot::Prepare(const Launch& launch, bool host_outputs, bool alo
     const LaunchTarget& target = launch.targets[i];
     outputs_[i].by_arm =
         host_outputs && WritesToHost(*target.arm, OutputBytes(launch, target), alone);
+    if ((target.arm->needs & kCapLibrary) == 0 || outputs_[i].by_arm) continue;
+    const size_t needs =
+        static_cast<size_t>(LibraryRows(launch.m)) * OutputRowBytes(launch, target);
+    if (outputs_[i].device.size() >= needs) continue;
+    graphs_.Clear();
+    // Without it the launch runs all the same, on our own kernel.
+    Grow(outputs_[i].device, device_, Capacity(needs)).IgnoreError();
   }
   const size_t bytes = static_cast<size_t>(launch.m) *
                        static_cast<size_t>(PaddedK(launch.targets.front().weight->spec().k)) * 2;

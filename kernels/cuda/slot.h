@@ -36,8 +36,8 @@ class CudaSlot : public LaunchSlot {
 
   // INTERNAL when the launch is larger than what was reserved: the caller's bug.
   absl::Status Check(const Launch& launch) const;
-  // Before either way: room for padded rows; with host_outputs, the arms store into host memory
-  // where WritesToHost.
+  // Before either way: room for padded rows and for a library's; with host_outputs, the arms store
+  // into host memory where WritesToHost.
   absl::Status Prepare(const Launch& launch, bool host_outputs, bool alone);
   // Bytes that are copied between host and device.
   size_t CopiedBytes(const Launch& launch) const;
@@ -46,6 +46,8 @@ class CudaSlot : public LaunchSlot {
     const Output& output = outputs_[target];
     return output.by_arm ? output.host.data() : output.device.data();
   }
+  // Rows that target i's arm may store, the launch's and those of ArmArgs::output_room.
+  int OutputRoom(const Launch& launch, size_t target) const;
   // As an arm's launches are captured: changes with what the graph's nodes are.
   GraphCache::Key GraphKey(const Launch& launch) const;
 

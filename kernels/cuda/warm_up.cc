@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/cuda/cublaslt.h"
 #include "kernels/cuda/cuda_backend.h"
 
 namespace fulcrum::cuda {
@@ -14,6 +15,9 @@ namespace {
 // One M for each kernel of a prefill arm: more rows than these run the same.
 constexpr int kPrefillRows[] = {33, 65};
 constexpr int kMostWarmRows = 65;
+// A library has kernels for other M too and loads them when they are first called. It is asked here
+// what it recommends for these.
+constexpr int kWarmRoom = LibraryRows(kMostWarmRows);
 
 // A live launch that arrives meanwhile waits for at most so many warm-up runs.
 constexpr size_t kRunsAtOnce = 8;
@@ -44,7 +48,7 @@ absl::Status CudaBackend::WarmUp(const CudaWeight& weight) {
   absl::StatusOr<DeviceBuffer> activations =
       DeviceBuffer::Make(ordinal_, static_cast<size_t>(kMostWarmRows * pitch * 2));
   absl::StatusOr<DeviceBuffer> output =
-      DeviceBuffer::Make(ordinal_, static_cast<size_t>(kMostWarmRows * spec.n * 4));
+      DeviceBuffer::Make(ordinal_, static_cast<size_t>(kWarmRoom * spec.n * 4));
   absl::StatusOr<Event> done = MakeEvent(ordinal_, EventKind::kQuiet);
   absl::Status status = activations.status();
   status.Update(output.status());
@@ -66,7 +70,8 @@ absl::Status CudaBackend::WarmUp(const CudaWeight& weight) {
                         .activations = activations->data(),
                         .activation_pitch = pitch,
                         .output = output->data(),
-                        .output_pitch = spec.n},
+                        .output_pitch = spec.n,
+                        .output_room = kWarmRoom},
                        *done);
     if (!status.ok()) {
       // What was enqueued uses the buffers freed below.

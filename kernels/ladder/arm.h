@@ -32,6 +32,7 @@ struct ArmArgs {
   DType output_type = DType::kBf16;
   int64_t output_pitch = 0;  // elements, >= N
   int m = 0;                 // rows, 1 <= m <= the arm's rows_per_launch
+  int output_room = 0;       // rows there is memory for, those beyond m for anything; below m: m
   void* context = nullptr;   // backend's: a thread pool on CPU, a stream with workspace on CUDA
   std::span<const Sibling> siblings = {};  // given only to arms that fuse
 };
@@ -46,6 +47,7 @@ enum DeviceCap : uint32_t {
   kCapImma = 1u << 3,         // integer tensor cores (sm_75 and up)
   kCapBulkCopy = 1u << 4,     // bulk and tensor copies, programmatic launches (sm_90 and up)
   kCapFasterArms = 1u << 5,   // arms with Gate::where_faster were measured to be faster here
+  kCapLibrary = 1u << 6,      // the vendor's matrix library, opened because a lever asked for it
 };
 
 inline constexpr int kAnyRows = 1 << 30;

@@ -19,10 +19,13 @@ namespace {
 
 constexpr std::string_view kM16TcChoices[] = {"off", "one_pass", "m16", "m16_n64"};
 constexpr std::string_view kOffOn[] = {"off", "on"};
+constexpr std::string_view kOffOnLibrary[] = {"off", "on", "library"};
 constexpr std::string_view kOffAutoOn[] = {"off", "auto", "on"};
 static_assert(kM16TcChoices[kM16TcOnePass] == "one_pass" && kM16TcChoices[kM16TcM16] == "m16" &&
               kM16TcChoices[kM16TcM16N64] == "m16_n64");
-static_assert(kOffOn[kW8A8PrefillOn] == "on" && kOffOn[kQ2ImmaOn] == "on");
+static_assert(kOffOn[kQ2ImmaOn] == "on");
+static_assert(kOffOnLibrary[kW8A8PrefillOn] == "on" &&
+              kOffOnLibrary[kW8A8PrefillLibrary] == "library");
 static_assert(kOffAutoOn[kQ2WarpRowsAuto] == "auto" && kOffAutoOn[kQ2WarpRowsOn] == "on");
 
 constexpr LeverInfo kTable[] = {
@@ -37,10 +40,11 @@ constexpr LeverInfo kTable[] = {
     {.lever = Lever::kW8A8Prefill,
      .name = "w8a8_prefill",
      .kind = LeverKind::kFamilyMap,
-     .choices = kOffOn,
+     .choices = kOffOnLibrary,
      .default_choice_when_bare = "on",
-     .gates = "w8a8_blockscaled",
-     .doc = "Quantises prefill activations to 8 bits for callers under the policy FASTEST.",
+     .gates = "w8a8_blockscaled, w8a8_cublaslt",
+     .doc = "Quantises prefill activations to 8 bits for callers under the policy FASTEST; library "
+            "lets cuBLASLt multiply them, and bits may then depend on who shares the batch.",
      .changes_bits = true},
     {.lever = Lever::kQ2WarpRows,
      .name = "q2_warp_rows",

@@ -49,7 +49,7 @@ std::span<const LeverInfo> LeverTable();
 
 // Indices into the choices of the levers that gate arms, for Gate::choices (1u << index).
 inline constexpr int kM16TcOnePass = 1, kM16TcM16 = 2, kM16TcM16N64 = 3;  // m16_tc, 0 = off
-inline constexpr int kW8A8PrefillOn = 1;                                  // w8a8_prefill, 0 = off
+inline constexpr int kW8A8PrefillOn = 1, kW8A8PrefillLibrary = 2;         // w8a8_prefill, 0 = off
 inline constexpr int kQ2WarpRowsAuto = 1, kQ2WarpRowsOn = 2;              // q2_warp_rows, 0 = off
 inline constexpr int kQ2ImmaOn = 1;                                       // q2_imma, 0 = off
 

@@ -24,7 +24,7 @@ const std::vector<std::string>& LeverTexts() {
   static const auto* texts = [] {
     auto* t = new std::vector<std::string>;
     for (const char* m16 : {"off", "all:one_pass", "all:m16", "all:m16_n64", "attn_o:m16"}) {
-      for (const char* w8a8 : {"off", "all:on"}) {
+      for (const char* w8a8 : {"off", "all:on", "all:library"}) {
         for (const char* warp : {"off", "auto", "on"}) {
           for (const char* imma : {"off", "on"}) {
             t->push_back(absl::StrFormat("%s|%s|%s|%s", m16, w8a8, warp, imma));
@@ -78,11 +78,13 @@ void ForAll(Visit visit) {
     for (Family family : kAllFamilies) {
       for (Step step : kAllSteps) {
         for (Policy policy : kAllPolicies) {
-          for (uint32_t caps = 0; caps <= kAllCaps; ++caps) {
+          uint32_t caps = 0;
+          do {
             for (const std::string& levers : LeverTexts()) {
               visit(LadderQuery{format, family, step, policy, caps}, LeversOf(levers), levers);
             }
-          }
+            caps = (caps - kAllCaps) & kAllCaps;  // the next set of these bits
+          } while (caps != 0);
         }
       }
     }

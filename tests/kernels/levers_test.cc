@@ -58,7 +58,7 @@ TEST(Levers, FamilyMapsParseAndPrintCanonically) {
 TEST(Levers, ParsePrintParseIsStable) {
   const std::map<std::string, std::vector<std::string>> values = {
       {"m16_tc", {"off", "all", "all:m16_n64", "attn_o:m16,ffn_down", "all:m16,other:off"}},
-      {"w8a8_prefill", {"off", "all", "lm_head"}},
+      {"w8a8_prefill", {"off", "all", "lm_head", "all:library", "ffn_down:library,attn_o"}},
       {"q2_warp_rows", {"auto", "off", "on"}},
       {"q2_imma", {"off", "on"}},
       {"coalesce_window_us", {"0", "1", "100000", "1e3"}},
@@ -95,6 +95,8 @@ TEST(Levers, WrongValuesAreRefusedByNameAndChangeNothing) {
       {"m16_tc", "attn_o,attn_o:m16", "twice"},
       {"m16_tc", "attn_o,all", "first"},
       {"m16_tc", "on", "'on'"},
+      {"w8a8_prefill", "library", "family"},
+      {"w8a8_prefill", "all:cublaslt", "library"},
       {"q2_imma", "auto", "'auto'"},
       {"q2_warp_rows", "On", "'On'"},
       {"coalesce_window_us", "-1", "0 to 100000"},

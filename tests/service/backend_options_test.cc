@@ -22,5 +22,16 @@ TEST(BackendOptionsOf, KeepsRowsForW8A8WhereAnySourceOpensItForAFamily) {
   EXPECT_FALSE(BackendOptionsOf(config, {{"FULCRUM_LEVER_W8A8_PREFILL", "off"}}).w8a8);
 }
 
+TEST(BackendOptionsOf, OpensTheLibraryOnlyWhereItIsTheChoiceForAFamily) {
+  const auto of = [](const char* value) {
+    return BackendOptionsOf({}, {{"FULCRUM_LEVER_W8A8_PREFILL", value}});
+  };
+  EXPECT_FALSE(of("off").w8a8_library);
+  EXPECT_FALSE(of("all").w8a8_library);
+  EXPECT_TRUE(of("ffn_down:library").w8a8_library);
+  EXPECT_TRUE(of("ffn_down:library").w8a8);
+  EXPECT_TRUE(of("all,lm_head:library").w8a8_library);
+}
+
 }  // namespace
 }  // namespace fulcrum::service

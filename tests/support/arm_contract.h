@@ -50,7 +50,9 @@ inline std::vector<uint16_t> Repeated(ActivationKind kind, int64_t k, uint64_t s
 
 class ArmContract : public testing::TestWithParam<std::string_view> {
  protected:
-  void SetUp() override { under_test_ = OpenBackend(GetParam(), {.w8a8 = true}); }
+  void SetUp() override {
+    under_test_ = OpenBackend(GetParam(), {.w8a8 = true, .w8a8_library = true});
+  }
 
   Backend& backend() { return *under_test_.backend; }
 

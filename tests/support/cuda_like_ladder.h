@@ -13,13 +13,18 @@ inline constexpr Gate M16TcAny() {
 }
 
 inline constexpr WeightFormat kFp8 = WeightFormat::kFp8Block128;
-inline constexpr uint32_t kAllCaps = kCapMma | kCapSm90a | kCapBlockScaled | kCapImma;
+inline constexpr uint32_t kAllCaps = kCapMma | kCapSm90a | kCapBlockScaled | kCapImma | kCapLibrary;
 
 // clang-format off
 inline constexpr Arm kCudaLikeLadder[] = {
+    {.name = "w8a8_cublaslt", .format = kFp8, .numerics = NumericsClass::kW8A8, .decode = false,
+     .prefill = true, .m_max = kAnyRows, .rows_per_launch = kAnyRows,
+     .gate = {Lever::kW8A8Prefill, 1u << kW8A8PrefillLibrary},
+     .needs = kCapBlockScaled | kCapLibrary},
     {.name = "w8a8_blockscaled", .format = kFp8, .numerics = NumericsClass::kW8A8, .decode = false,
      .prefill = true, .m_max = kAnyRows, .rows_per_launch = kAnyRows,
-     .gate = {Lever::kW8A8Prefill, 1u << kW8A8PrefillOn}, .needs = kCapBlockScaled},
+     .gate = {Lever::kW8A8Prefill, 1u << kW8A8PrefillOn | 1u << kW8A8PrefillLibrary},
+     .needs = kCapBlockScaled},
     {.name = "w8a16_gemm_m32", .format = kFp8, .numerics = NumericsClass::kMma,
      .gate = M16Tc(kM16TcOnePass), .needs = kCapMma | kCapSm90a},
     {.name = "w8a16_gemm_m16", .format = kFp8, .numerics = NumericsClass::kMma,

@@ -13,16 +13,18 @@ namespace {
 // A few are enough: they are twice as large, and the cache holds a fraction of one.
 constexpr size_t kDequantised = 3;
 constexpr int kMostRows = 4096;
-// The library multiplies block-scaled activations by four rows only.
-int WholeRows(int m) { return (m + 3) / 4 * 4; }
 
 }  // namespace
 
 std::unique_ptr<Peers> Peers::Make(std::span<const cuda::CudaWeight* const> weights,
                                    std::string* reason) {
   std::unique_ptr<Peers> peers(new Peers());
-  peers->library_ = CublasLt::Open(reason);
-  if (peers->library_ == nullptr) return nullptr;
+  absl::StatusOr<std::unique_ptr<cuda::CublasLt>> library = cuda::CublasLt::Open(0);
+  if (!library.ok()) {
+    *reason = std::string(library.status().message());
+    return nullptr;
+  }
+  peers->library_ = *std::move(library);
   peers->weights_.assign(weights.begin(), weights.end());
   const cuda::TileLayout& layout = weights[0]->layout();
   const auto reserve = [](size_t bytes) {
@@ -48,28 +50,34 @@ std::unique_ptr<Peers> Peers::Make(std::span<const cuda::CudaWeight* const> weig
 
 std::vector<PeerRow> Peers::Rows(const uint16_t* x, int m, void* y) {
   const cuda::TileLayout& layout = weights_[0]->layout();
-  if (WholeRows(m) > kMostRows) return {};
+  if (cuda::LibraryRows(m) > kMostRows) return {};
   const auto plain = [this, x, m, y, &layout](int launch, cudaStream_t stream) {
     const Memory& copy = *dequantised_[static_cast<size_t>(launch) % dequantised_.size()];
-    return library_->Multiply(
-        {.m = m, .n = layout.n, .k = layout.k, .weights = copy.data, .activations = x, .output = y},
-        stream);
+    return library_->Multiply({.m = m,
+                               .n = layout.n,
+                               .k = layout.k,
+                               .weights = copy.data,
+                               .activations = x,
+                               .output = y,
+                               .output_pitch = layout.n},
+                              stream);
   };
   const auto scales = static_cast<float*>(scales_->data);
   const auto quantise = [this, x, m, scales, &layout](int, cudaStream_t stream) {
-    const int rows = WholeRows(m);
+    const int rows = cuda::LibraryRows(m);
     return cuda::QuantiseRows(x, layout.k, rows, static_cast<int>(layout.blocks),
                               {static_cast<std::byte*>(codes_->data), scales, rows},
                               stream) == cudaSuccess;
   };
   const auto scaled = [this, m, y, scales, &layout](int launch, cudaStream_t stream) {
     const auto& weight = *weights_[static_cast<size_t>(launch) % weights_.size()];
-    return library_->Multiply({.m = WholeRows(m),
+    return library_->Multiply({.m = cuda::LibraryRows(m),
                                .n = layout.n,
                                .k = layout.k,
                                .weights = weight.rows(),
                                .activations = codes_->data,
                                .output = y,
+                               .output_pitch = layout.n,
                                .weight_scales = weight.scales(),
                                .activation_scales = scales},
                               stream);

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/cuda/bench/cublaslt.h"
+#include "kernels/cuda/cublaslt.h"
 #include "kernels/cuda/launch.h"
 
 namespace fulcrum::bench {
@@ -37,7 +37,7 @@ class Peers {
   };
   Peers() = default;
 
-  std::unique_ptr<CublasLt> library_;
+  std::unique_ptr<cuda::CublasLt> library_;
   std::vector<const cuda::CudaWeight*> weights_;
   std::vector<std::unique_ptr<Memory>> dequantised_;
   std::unique_ptr<Memory> codes_, scales_;
