@@ -21,6 +21,9 @@ inline constexpr int kW8A8Tiles = 5, kFastestTile = -1;
 // kCapBlockScaled. tile: one of kW8A8Tiles, or the one that should take the least time.
 cudaError_t MultiplyCodes(const ArmArgs& args, const QuantisedRows& x, int tile = kFastestTile);
 
+// Loads the kernel of every tile, which else the first launch that chooses it does.
+cudaError_t LoadW8A8();
+
 // args quantised, then MultiplyCodes: our own kernel, whose bits depend on neither M nor tile.
 cudaError_t QuantiseAndMultiply(const ArmArgs& args, const QuantisedRows& x);
 

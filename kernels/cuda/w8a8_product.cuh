@@ -242,6 +242,12 @@ int64_t W8A8Cost(const Product& p, const CudaContext& context) {
   return int64_t{rounds} * kHalves * (7 * kColumns + 50);
 }
 
+template <int kColumns, int kHalves>
+cudaError_t LoadW8A8Kernel() {
+  cudaFuncAttributes unused;  // asking for them loads the kernel
+  return cudaFuncGetAttributes(&unused, &W8A8Product<kColumns, kHalves>);
+}
+
 // rows: the weight's codes, [N][blocks * 128].
 template <int kColumns, int kHalves>
 cudaError_t LaunchW8A8(const Product& p, const std::byte* rows, const QuantisedRows& x,

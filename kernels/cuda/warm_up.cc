@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/cuda/cublaslt.h"
 #include "kernels/cuda/cuda_backend.h"
+#include "kernels/cuda/w8a8.h"
 
 namespace fulcrum::cuda {
 namespace {
@@ -62,6 +63,10 @@ absl::Status CudaBackend::WarmUp(const CudaWeight& weight) {
   }
   if (!status.ok()) {
     return absl::Status(status.code(), absl::StrCat(spec.name, ": warm-up: ", status.message()));
+  }
+  // Which tile an M takes is known to its launch alone.
+  if ((device_.caps & kCapBlockScaled) != 0 && spec.format == WeightFormat::kFp8Block128) {
+    if (absl::Status s = CudaStatus(LoadW8A8(), "loading of w8a8 kernels"); !s.ok()) return s;
   }
   for (const Arm& arm : ladder()) {
     if (arm.format != spec.format || (arm.needs & ~device_.caps) != 0) continue;
