@@ -12,7 +12,8 @@ constexpr int Ceil(int a, int b) { return (a + b - 1) / b; }
 constexpr int kColumnTileBytes = 8 * 128 * 2;  // of one block's activations
 // A warp for a unit keeps a multiprocessor busy from so many units on.
 constexpr int kUnitsEnough = 8;
-constexpr int kBlocksAWarp = 4;  // at most: more is better streamed
+// Of a warp, at most: more is better streamed, and so is more than one that it cannot hold.
+constexpr int kHeldBlocks = 4, kBlocks = 1;
 // Thread blocks of a cluster.
 constexpr int kMostRanks = 4;
 // How many clusters run at once: a cluster lies within one group of multiprocessors, and groups
@@ -27,6 +28,8 @@ constexpr int kMeetingCost = 13 << 10;
 
 BlockPlan PlanBlocks(const StreamShape& shape, const StreamDevice& device) {
   if (Ceil(shape.tiles * shape.segments, device.multiprocessors) >= kUnitsEnough) return {};
+  const int most_blocks =
+      shape.column_tiles * shape.block_bytes < kBlockNotHeld ? kHeldBlocks : kBlocks;
   BlockPlan best;
   int least_cost = 0;
   for (int ranks = 1; ranks <= std::min({shape.segments, device.multiprocessors, kMostRanks});
@@ -46,7 +49,7 @@ BlockPlan PlanBlocks(const StreamShape& shape, const StreamDevice& device) {
                         (items * shape.column_tiles + plan.sums_here * shape.segments) * kSumBytes +
                         16;
     const int cost = activations + items * shape.block_bytes + (ranks - 1) * kMeetingCost;
-    if (plan.shared_bytes > device.max_shared_bytes || items > kBlocksAWarp * plan.warps) continue;
+    if (plan.shared_bytes > device.max_shared_bytes || items > most_blocks * plan.warps) continue;
     if (best.ranks == 0 || cost < least_cost) {
       best = plan;
       least_cost = cost;

@@ -26,6 +26,10 @@ constexpr int BlockMaxWarps(int column_tiles, int block_bytes) {
 
 inline constexpr int kSumBytes = 32 * 16;  // of a column tile of a tile
 
+// From so many bytes of a block's weights times column tiles on a warp has no registers to hold its
+// next block, nor what it works out ahead.
+inline constexpr int kBlockNotHeld = 8192;
+
 BlockPlan PlanBlocks(const StreamShape& shape, const StreamDevice& device);
 
 }  // namespace fulcrum::cuda

@@ -140,7 +140,7 @@ __global__ void __launch_bounds__(BlockMaxWarps(kTiles, Quarter::kBlockBytes) * 
     }
     return fold;
   };
-  constexpr bool kHeld = kTiles * Quarter::kBlockBytes < 8192;  // else there are no registers
+  constexpr bool kHeld = kTiles * Quarter::kBlockBytes < kBlockNotHeld;
   Fold fold = {};
   if constexpr (kHeld) {
     fold = fold_of(warp);
