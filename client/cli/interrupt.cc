@@ -2,17 +2,21 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "client/cli/interrupt.h"
 
+#include <atomic>
+
 namespace fulcrum::cli {
 namespace {
 
-volatile std::sig_atomic_t g_asked = 0;  // all that a handler may touch
+// All that a handler may touch: any thread may be the one it interrupts.
+std::atomic<bool> g_asked = false;
+static_assert(std::atomic<bool>::is_always_lock_free);
 
-void Note(int) { g_asked = 1; }
+void Note(int) { g_asked = true; }
 
 }  // namespace
 
 Interrupt::Interrupt() {
-  g_asked = 0;
+  g_asked = false;
   struct sigaction once {};
   once.sa_handler = &Note;
   once.sa_flags = static_cast<int>(SA_RESETHAND | SA_RESTART);
@@ -25,6 +29,6 @@ Interrupt::~Interrupt() {
   ::sigaction(SIGTERM, &term_, nullptr);
 }
 
-bool Interrupt::asked() const { return g_asked != 0; }
+bool Interrupt::asked() const { return g_asked; }
 
 }  // namespace fulcrum::cli
