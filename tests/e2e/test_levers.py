@@ -6,6 +6,7 @@ import pathlib
 import random
 import tempfile
 import threading
+import time
 import unittest
 
 import grpc
