@@ -127,6 +127,10 @@ TEST_F(CanaryFirstBatches, WhatIsHeldBackCountsForNeitherSide) {
   EXPECT_EQ(report.canary_side.batches, allowed);
   EXPECT_EQ(report.control_side.batches, 0);
   EXPECT_EQ(report.comparable_control, 0);
+  // So that a canary without a control is not promoted, whatever was held back.
+  clock_.Advance(report.spec.duration + absl::Seconds(1));
+  while (control_.Last()->ended == absl::InfiniteFuture()) std::this_thread::yield();
+  EXPECT_EQ(control_.Last()->state, CanaryState::kReverted);
 }
 
 TEST_F(CanaryFirstBatches, ExactCallsHaveTheSameBitsInBothEpochs) {
