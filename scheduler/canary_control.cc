@@ -47,6 +47,10 @@ CanaryReport CanaryControl::Report() const {
   report.control = control_;
   report.epoch = epoch_;
   report.control_epoch = control_epoch_;
+  if (!canary_->ended() && !not_kept_.empty()) {
+    report.evidence +=
+        absl::StrFormat(" (its time is over, but it cannot be promoted: %s)", not_kept_);
+  }
   return report;
 }
 
@@ -77,6 +81,7 @@ absl::StatusOr<CanaryReport> CanaryControl::Start(const CanarySpec& spec, uint64
     }
     canary_ = std::make_unique<Canary>(split.id, spec, clock_.Now());
     valve_ = split.valve;
+    not_kept_.clear();
     control_ = std::move(started->control);
     epoch_ = split.candidate->epoch;
     control_epoch_ = started->view.live->epoch;
@@ -229,8 +234,16 @@ void CanaryControl::Loop() {
         (void)End(id, LeverCause::kRevert, kActor, reason, decision.evidence);
         break;
       case Canary::Action::kPromote:
-        if (!End(id, LeverCause::kPromote, kActor, reason, decision.evidence).ok()) {
+        if (absl::Status s = End(id, LeverCause::kPromote, kActor, reason, decision.evidence);
+            !s.ok()) {
           not_before = clock_.Now() + kTryAgain;
+          bool first = false;
+          {
+            absl::MutexLock lock(&mu_);
+            first = not_kept_.empty();
+            not_kept_ = std::string(s.message());
+          }
+          if (first) TellChange();  // once, not at every try: it is logged
         }
         break;
     }

@@ -90,6 +90,7 @@ class CanaryControl final : public Observer {
   std::shared_ptr<CanaryValve> valve_ ABSL_GUARDED_BY(mu_);
   std::vector<LeverChange> control_ ABSL_GUARDED_BY(mu_);
   uint64_t epoch_ ABSL_GUARDED_BY(mu_) = 0, control_epoch_ ABSL_GUARDED_BY(mu_) = 0;
+  std::string not_kept_ ABSL_GUARDED_BY(mu_);  // why its promotion is not in the journal yet
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
   absl::CondVar act_;              // the thread should look
   std::atomic<bool> live_{false};  // a canary runs or holds: worth taking the lock

@@ -94,6 +94,15 @@ absl::Time DeviceQueue::Pick(const LeverView& view, absl::Time now, const Rules&
   best->held_epoch = 0;
   batch.control = view.live;
   batch.canary = view.canary;
+  // What a client or shard of the canary's side ran under the live levers, because checks were
+  // behind or the valve is closed, is no control: it would be compared with itself, and with the
+  // busy moments of the canary's side alone. By batch no unit belongs to a side: what a batch holds
+  // does not depend on what it drew, so that one run under the live levers is as good a control as
+  // any.
+  if (view.canary != nullptr && view.canary->unit != CanaryUnit::kBatch &&
+      best->canary == view.canary->id && best_levers == view.live) {
+    batch.canary = nullptr;
+  }
   batch.levers = std::move(best_levers);
   Take(*best, best_policy.max_rows, batch);
   return now;

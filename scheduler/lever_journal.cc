@@ -156,9 +156,14 @@ absl::Status LeverJournal::Load(Opened& out) {
           absl::StrFormat("its epoch is %d after one of epoch %d", step->front().epoch, epoch));
     }
     if (!step.ok()) {
-      // Every record but the last was on the disk before the next was begun.
-      const bool last = end == std::string_view::npos || end + 1 == rest.size();
-      if (last && MayBeCutShort(rest.substr(0, end))) break;
+      // Every record but the last was on the disk before the next was begun, and the last is cut
+      // short only when its newline is missing. A crash of the machine may also leave pages of it
+      // as zeros, which no record holds; any other whole line was written whole and may have been
+      // acknowledged.
+      const bool no_newline = end == std::string_view::npos,
+                 last = no_newline || end + 1 == rest.size();
+      const bool torn = no_newline || rest.substr(0, end).find('\0') != std::string_view::npos;
+      if (last && torn && MayBeCutShort(rest.substr(0, end))) break;
       return absl::DataLossError(absl::StrFormat(
           "lever journal %s: line %d (byte %d) is damaged: %s. That is not what a crash leaves of "
           "a "
@@ -182,6 +187,14 @@ absl::Status LeverJournal::Append(const LeverStep& step) {
   const std::string line = EncodeStep(step);
   absl::MutexLock lock(&mu_);
   if (!broken_.ok()) return broken_;
+  // Written to a file that no start will find, the step would not survive it.
+  struct stat info {};
+  if (::fstat(fd_, &info) != 0 || !StillThere(path_, info)) {
+    return absl::UnavailableError(absl::StrFormat(
+        "lever journal %s: the file was removed, renamed or replaced while the node runs; put it "
+        "back, or restart the node",
+        path_));
+  }
   if (!WriteAll(fd_, line, size_)) {
     const absl::Status status = SystemError(path_, "write");
     // What a full disk took of the line goes again; if it does not, nothing may follow it.

@@ -1,9 +1,9 @@
 // The levers' journal: a file, a line a step (lever_record.h), each on the disk before the change
 // it tells takes effect. A long one is made shorter when it is opened (lever_compaction.h). One
-// process holds it at a time. A record that a crash cut short was never acknowledged and is dropped
-// when the file is next opened; anything else that is wrong with it is an error, since levers
-// guessed from half a journal are worse than none. What a node makes of the records is
-// lever_recovery.h's.
+// process holds it at a time. A last record that a crash cut short (no newline, or zeros of
+// unwritten pages) was never acknowledged and is dropped when the file is next opened; anything
+// else that is wrong with it is an error, since levers guessed from half a journal are worse than
+// none. What a node makes of the records is lever_recovery.h's.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -110,27 +110,46 @@ absl::StatusOr<std::shared_ptr<const LeverSnapshot>> LeverStore::Set(
   if (absl::Status s = Apply(changes, options.source, base, *next); !s.ok()) return s;
 
   LeverView view{.live = next};
+  std::shared_ptr<LeverSnapshot> candidate;
   if (base.canary != nullptr) {
     // The candidate takes the change too: the two sides go on differing in the canary's levers
     // alone.
     auto split = std::make_shared<CanarySplit>(*base.canary);
-    auto candidate = std::make_shared<LeverSnapshot>(*split->candidate);
+    candidate = std::make_shared<LeverSnapshot>(*split->candidate);
     if (absl::Status s = Apply(changes, options.source, base, *candidate); !s.ok()) return s;
     candidate->epoch = base.live->epoch + 1;
-    split->candidate = std::move(candidate);
+    split->candidate = candidate;
     view.canary = std::move(split);
   }
   next->epoch = base.live->epoch + (base.canary == nullptr ? 1 : 2);
-  const LeverStep step = Differences(*base.live, *next,
-                                     {.epoch = next->epoch,
-                                      .time = clock_.Now(),
-                                      .source = options.source,
-                                      .actor = options.actor,
-                                      .reason = options.reason,
-                                      .cause = LeverCause::kSet});
+  // A value that is live already, but from the configuration, is now the operator's: it is recorded
+  // too, so that another configuration does not take it back at a restart.
+  LeverStep step;
+  for (const LeverInfo& info : LeverTable()) {
+    const bool named = std::any_of(changes.begin(), changes.end(), [&](const LeverChange& change) {
+      return FindLever(change.lever)->lever == info.lever;
+    });
+    if (!named) continue;
+    LeverEvent event{.epoch = next->epoch,
+                     .time = clock_.Now(),
+                     .lever = std::string(info.name),
+                     .from = base.live->levers.Print(info.lever),
+                     .to = next->levers.Print(info.lever),
+                     .source = options.source,
+                     .actor = options.actor,
+                     .reason = options.reason,
+                     .cause = LeverCause::kSet};
+    // The journal's are the RPCs of an earlier life of the node: they are recorded.
+    LeverSource source = base.live->source[static_cast<size_t>(info.lever)];
+    if (source == LeverSource::kJournal) source = LeverSource::kRpc;
+    const bool so_already = event.from == event.to && source == options.source;
+    if (!so_already) step.push_back(std::move(event));
+  }
   if (step.empty()) return base.live;
   for (const LeverEvent& event : step) {
-    next->source[static_cast<size_t>(FindLever(event.lever)->lever)] = options.source;
+    const size_t index = static_cast<size_t>(FindLever(event.lever)->lever);
+    next->source[index] = options.source;
+    if (candidate != nullptr) candidate->source[index] = options.source;
   }
   if (options.validate_only) return next;
   if (log_ != nullptr) {

@@ -63,7 +63,7 @@ class LeverStore {
     std::string actor = {}, reason = {};
   };
   // All or nothing. Returns the live snapshot (validate_only: the one that would be). Setting what
-  // is already so makes no new epoch. INVALID_ARGUMENT for unknown lever or value,
+  // is already so, by RPC too, makes no new epoch. INVALID_ARGUMENT for unknown lever or value,
   // FAILED_PRECONDITION for a latched one and for one under canary, ABORTED (message carries the
   // live epoch) for a stale base, UNAVAILABLE when the log cannot keep the change.
   absl::StatusOr<std::shared_ptr<const LeverSnapshot>> Set(const std::vector<LeverChange>& changes,

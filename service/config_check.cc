@@ -3,6 +3,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <arpa/inet.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <climits>
@@ -78,6 +79,8 @@ class Checker {
     const std::string& journal = config_.lever_journal;
     if (!journal.empty() && (journal.front() != '/' || journal.back() == '/')) {
       Fail("lever_journal", absl::StrFormat("'%s'; expected an absolute path of a file", journal));
+    } else if (!journal.empty()) {
+      Journal(journal);
     }
     if (!config_.bundle_folder.empty()) {
       Folder("audit.bundle_folder", config_.bundle_folder);
@@ -131,6 +134,25 @@ class Checker {
       Fail(path, absl::StrFormat("'%s': %s", folder, std::strerror(errno)));
     } else if (!S_ISDIR(info.st_mode)) {
       Fail(path, absl::StrFormat("'%s' is not a folder", folder));
+    }
+  }
+
+  // Without making or opening it: a running node may hold it.
+  void Journal(const std::string& journal) {
+    struct stat info {};
+    const std::string folder = journal.substr(0, journal.rfind('/') + 1);
+    if (stat(folder.c_str(), &info) != 0) {
+      Fail("lever_journal", absl::StrFormat("'%s': its folder: %s", journal, std::strerror(errno)));
+    } else if (stat(journal.c_str(), &info) == 0) {
+      if (!S_ISREG(info.st_mode)) {
+        Fail("lever_journal", absl::StrFormat("'%s' is not a regular file", journal));
+      } else if (access(journal.c_str(), R_OK | W_OK) != 0) {
+        Fail("lever_journal", absl::StrFormat("'%s': %s", journal, std::strerror(errno)));
+      }
+    } else if (errno != ENOENT) {
+      Fail("lever_journal", absl::StrFormat("'%s': %s", journal, std::strerror(errno)));
+    } else if (access(folder.c_str(), W_OK | X_OK) != 0) {
+      Fail("lever_journal", absl::StrFormat("'%s': its folder: %s", journal, std::strerror(errno)));
     }
   }
 

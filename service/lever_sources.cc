@@ -108,7 +108,15 @@ absl::StatusOr<NodeLevers> StartLevers(const Config& config, std::string_view ba
   if (!opened.ok()) return opened.status();
   LeverRecovery recovery = RecoverLevers(*configured, opened->steps, absl::Now());
   for (const LeverStep& step : recovery.steps) {
-    if (absl::Status s = opened->journal->Append(step); !s.ok()) return s;
+    // What runs is known without the record, and the next start finds the same without it: a full
+    // disk must not keep a node down. Later steps have higher epochs, so none is needed for them.
+    if (absl::Status s = opened->journal->Append(step); !s.ok()) {
+      recovery.warnings.push_back(absl::StrFormat(
+          "what this start changed is not in the journal, and changes of levers are refused until "
+          "it can be written: %s",
+          std::string(s.message())));
+      break;
+    }
   }
   NodeLevers levers{.start = recovery.levers,
                     .journal = std::move(opened->journal),

@@ -376,5 +376,50 @@ TEST_F(CanaryControlTest, UnderLoadEveryReplysArmIsOpenInItsEpochAndExactKeepsIt
   EXPECT_TRUE(observer_.totals().incidents.empty());
 }
 
+// A log that takes the start of a canary and nothing after it.
+class LogOfOne final : public LeverLog {
+ public:
+  absl::Status Append(const LeverStep& step) override {
+    return step.front().cause == LeverCause::kCanaryStart ? absl::OkStatus()
+                                                          : absl::UnavailableError("disk full");
+  }
+};
+
+TEST_F(CanaryControlTest, APromotionThatCannotBeKeptIsToldOnce) {
+  FakeClock clock;
+  LogOfOne log;
+  LeverStore levers(clock, {}, {.log = &log});
+  RecordingObserver observer;
+  std::atomic<int> told = 0;
+  CanaryControl control(levers, observer, clock, [&](const CanaryReport&) { ++told; });
+  CanarySpec spec{.changes = {{"m16_tc", "all:one_pass"}}, .share = 0.5};
+  spec.guards.min_samples = 1;
+  spec.on_success = CanarySuccess::kPromote;
+  const auto started = control.Start(spec, 0, false);
+  ASSERT_TRUE(started.ok()) << started.status();
+  constexpr Arm kExactArm{.name = "exact"}, kTried{.name = "tried"};
+  for (bool candidate : {false, true}) {
+    const Arm* const ran[] = {candidate ? &kTried : &kExactArm};
+    const Arm* const exact[] = {&kExactArm};
+    const Arm* const asked[] = {nullptr};
+    control.OnBatch({.shards = std::span(&shard_, 1),
+                     .ran = ran,
+                     .control = exact,
+                     .asked = asked,
+                     .rows = 4,
+                     .kernel = 1e-4,
+                     .canary = started->id,
+                     .candidate = candidate});
+  }
+  const absl::Time limit = absl::Now() + absl::Minutes(1);
+  for (int i = 0; i < 3; ++i) {
+    clock.Advance(spec.duration + absl::Seconds(10));
+    while (told < 2 && absl::Now() < limit) std::this_thread::yield();
+  }
+  EXPECT_EQ(told, 2);  // the start, and this
+  EXPECT_EQ(control.Last()->state, CanaryState::kRunning);
+  EXPECT_THAT(control.Last()->evidence, HasSubstr("disk full"));
+}
+
 }  // namespace
 }  // namespace fulcrum

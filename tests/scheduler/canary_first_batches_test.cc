@@ -118,6 +118,21 @@ TEST_F(CanaryFirstBatches, WhileChecksAreBehindItsSideRunsTheLiveLevers) {
   EXPECT_EQ(EpochOf(on_control_), report_.control_epoch);
 }
 
+TEST_F(CanaryFirstBatches, WhatIsHeldBackCountsForNeitherSide) {
+  gate_.SetOpen(false);
+  const int64_t allowed = CanaryValve::kMaxUngradedRows / kRows;
+  for (int64_t i = 0; i < 3 * allowed; ++i) (void)EpochOf(on_canary_);
+  scheduler_.Drain(absl::InfiniteDuration());  // what was answered is told
+  const CanaryReport report = *control_.Last();
+  EXPECT_EQ(report.canary_side.batches, allowed);
+  EXPECT_EQ(report.control_side.batches, 0);
+  EXPECT_EQ(report.comparable_control, 0);
+  // So that a canary without a control is not promoted, whatever was held back.
+  clock_.Advance(report.spec.duration + absl::Seconds(1));
+  while (control_.Last()->ended == absl::InfiniteFuture()) std::this_thread::yield();
+  EXPECT_EQ(control_.Last()->state, CanaryState::kReverted);
+}
+
 TEST_F(CanaryFirstBatches, ExactCallsHaveTheSameBitsInBothEpochs) {
   gate_.SetOpen(false);
   EXPECT_EQ(EpochOf(on_canary_, Policy::kExact), report_.epoch);

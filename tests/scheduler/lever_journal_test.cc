@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <cstdio>
 #include <fstream>
 #include <random>
 #include <sstream>
@@ -99,6 +100,38 @@ TEST_F(LeverJournalTest, ARecordCutShortAnywhereIsDroppedAndNothingElse) {
   // As after a crash of the machine: the length is there, the bytes are not.
   Write(path_, first + std::string(second.size() - 1, '\0') + "\n");
   EXPECT_EQ(Open().steps.size(), 1u);
+  // Its first page only, or all but it.
+  Write(path_, first + second.substr(0, 40) + std::string(second.size() - 41, '\0') + "\n");
+  EXPECT_EQ(Open().steps.size(), 1u);
+  Write(path_, first + std::string(40, '\0') + second.substr(40));
+  EXPECT_EQ(Open().steps.size(), 1u);
+}
+
+TEST_F(LeverJournalTest, AWholeLastLineWithAnotherChecksumIsDamage) {
+  const std::string first = EncodeStep(Step(2));
+  std::string damaged = EncodeStep(Step(3));
+  for (size_t at : {size_t{20}, damaged.size() - 10}) {
+    std::string line = damaged;
+    line[at] = static_cast<char>(line[at] ^ 1);
+    Write(path_, first + line);
+    const absl::Status status = LeverJournal::Open(path_).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << at;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(path_ + ": line 2 (byte"));
+    EXPECT_EQ(Contents(path_), first + line) << "it was changed";
+  }
+}
+
+TEST_F(LeverJournalTest, AFileThatIsNoLongerThereTakesNoStep) {
+  const auto opened = Open();
+  ASSERT_TRUE(opened.journal->Append(Step(2)).ok());
+  ASSERT_EQ(::rename(path_.c_str(), dir_.At("moved").c_str()), 0);
+  const absl::Status gone = opened.journal->Append(Step(3));
+  EXPECT_TRUE(absl::IsUnavailable(gone)) << gone;
+  EXPECT_THAT(std::string(gone.message()), HasSubstr("removed, renamed or replaced"));
+  Write(path_, "");  // another file in its place
+  EXPECT_TRUE(absl::IsUnavailable(opened.journal->Append(Step(3))));
+  ASSERT_EQ(::rename(dir_.At("moved").c_str(), path_.c_str()), 0);
+  EXPECT_TRUE(opened.journal->Append(Step(3)).ok());
 }
 
 TEST_F(LeverJournalTest, DamageWithRecordsBehindItIsToldWithItsPlace) {

@@ -80,13 +80,36 @@ TEST(LeverStore, ValidateOnlyAndNoChangeMakeNoEpoch) {
   ASSERT_TRUE(would.ok());
   EXPECT_EQ((*would)->epoch, 2u);
   EXPECT_EQ((*would)->levers.Print(Lever::kM16Tc), "all:one_pass");
-  const auto same = store.Set({{"m16_tc", "off"}, {"max_batch_rows", "32"}}, {});
-  ASSERT_TRUE(same.ok());
-  EXPECT_EQ((*same)->epoch, 1u);
   EXPECT_EQ(store.Snapshot()->epoch, 1u);
   EXPECT_EQ(told, 0);
   ASSERT_TRUE(store.Set({{"m16_tc", "all"}}, {.based_on_epoch = 1}).ok());
   EXPECT_EQ(told, 1);
+  const auto same = store.Set({{"m16_tc", "all"}}, {});
+  ASSERT_TRUE(same.ok());
+  EXPECT_EQ((*same)->epoch, 2u);
+  EXPECT_EQ(told, 1);
+}
+
+TEST(LeverStore, WhatAnRpcSetsToTheLiveValueOfAnotherSourceIsRecordedOnce) {
+  test::FakeClock clock;
+  LeverSnapshot initial;
+  const auto at = static_cast<size_t>(Lever::kM16Tc);
+  initial.source[at] = LeverSource::kConfig;
+  LeverStore store(clock, initial);
+  for (int i = 0; i < 2; ++i) {
+    const auto set = store.Set({{"m16_tc", "off"}}, {});
+    ASSERT_TRUE(set.ok());
+    EXPECT_EQ((*set)->epoch, 2u);
+    EXPECT_EQ((*set)->source[at], LeverSource::kRpc);
+  }
+  const auto history = store.History();
+  ASSERT_EQ(history.size(), 1u);
+  EXPECT_EQ(history[0].from, "off");
+  EXPECT_EQ(history[0].to, "off");
+  // From the journal it is an RPC's already.
+  initial.source[at] = LeverSource::kJournal;
+  LeverStore restarted(clock, initial);
+  EXPECT_EQ((*restarted.Set({{"m16_tc", "off"}}, {}))->epoch, 1u);
 }
 
 TEST(LeverStore, ListenersHearInOrderMayReadAndStopWhenDropped) {

@@ -147,6 +147,11 @@ TEST(Config, PathsOfJournalAndBundlesAreChecked) {
   EXPECT_EQ(CheckError("lever_journal: \"levers\"\naudit { bundle_folder: \"/no/such\" }\n"),
             "node.txtpb:1:1: lever_journal: 'levers'; expected an absolute path of a file\n"
             "node.txtpb:2:9: audit.bundle_folder: '/no/such': No such file or directory");
+  EXPECT_EQ(CheckError("lever_journal: \"/no/such/levers\"\n"),
+            "node.txtpb:1:1: lever_journal: '/no/such/levers': its folder: No such file or "
+            "directory");
+  EXPECT_EQ(CheckError("lever_journal: \"/dev/null\"\n"),
+            "node.txtpb:1:1: lever_journal: '/dev/null' is not a regular file");
 }
 
 TEST(Config, EveryProblemIsListedWhateverItsKind) {

@@ -4,9 +4,14 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include <csignal>
+#include <filesystem>
 
 #include "kernels/ladder/levers.h"
 #include "scheduler/clock.h"
+#include "tests/support/weight_files.h"
 
 namespace fulcrum::service {
 namespace {
@@ -46,6 +51,34 @@ TEST(LeverSources, EachSourceBeatsTheOnesBefore) {
 
   snapshot = Built(config, {{"FULCRUM_ATTN_M16_TC", "1"}, {"PATH", "/bin"}});
   EXPECT_EQ(snapshot.levers.Print(Lever::kM16Tc), "attn_qkv:m16,attn_o:m16");
+}
+
+TEST(LeverSources, AFullDiskDoesNotKeepANodeDownWhoseCanaryWasInterrupted) {
+  const test::TempDir dir;
+  Config config;
+  config.lever_journal = dir.At("levers.journal");
+  const Clock clock;
+  {
+    const auto levers = StartLevers(config, "cpu", {});
+    ASSERT_TRUE(levers.ok()) << levers.status();
+    LeverStore store(clock, levers->start, {.log = levers->journal.get()});
+    ASSERT_TRUE(store.StartCanary({.changes = {{"m16_tc", "all"}}, .share = 0.5}, 0, false).ok());
+  }
+  rlimit old{};
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &old), 0);
+  const auto handler = std::signal(SIGXFSZ, SIG_IGN);
+  const rlimit tight{std::filesystem::file_size(config.lever_journal) + 10, old.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &tight), 0);
+  const auto full = StartLevers(config, "cpu", {});
+  setrlimit(RLIMIT_FSIZE, &old);
+  std::signal(SIGXFSZ, handler);
+  ASSERT_TRUE(full.ok()) << full.status();
+  EXPECT_EQ(full->start.levers.Print(Lever::kM16Tc), "off");
+  ASSERT_EQ(full->warnings.size(), 1u);
+  EXPECT_THAT(full->warnings[0], HasSubstr("is not in the journal"));
+  // With room again changes are kept, and the canary is over for later starts too.
+  LeverStore store(clock, full->start, {.log = full->journal.get()});
+  EXPECT_TRUE(store.Set({{"max_batch_rows", "8"}}, {}).ok());
 }
 
 TEST(LeverSources, LatchesHoldAgainstRpcAndJournalOnly) {
