@@ -3,7 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <csignal>
+
 #include "client/cli/ab_run.h"
+#include "client/cli/interrupt.h"
 #include "tests/client/support/run_app.h"
 #include "tests/client/support/small_node.h"
 
@@ -147,6 +150,22 @@ TEST_F(AbTest, AnEpochOfOtherLeversDoesNotKeepOursTurned) {
   ++node_.epoch;
   EXPECT_TRUE(loan.GiveBack().ok());
   EXPECT_EQ(node_.live, "plain");
+}
+
+TEST(Interrupts, AskOnceAndNohupStays) {
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
+    const Interrupt interrupt;
+    EXPECT_FALSE(interrupt.asked());
+    std::raise(signal);
+    EXPECT_TRUE(interrupt.asked()) << signal;
+  }
+  const auto before = std::signal(SIGHUP, SIG_IGN);
+  {
+    const Interrupt interrupt;
+    std::raise(SIGHUP);
+    EXPECT_FALSE(interrupt.asked());
+  }
+  std::signal(SIGHUP, before);
 }
 
 TEST(LeverSet, NamesAndValues) {
