@@ -22,7 +22,7 @@ class CanaryOptions {
   absl::Status Fill(v1::StartCanaryRequest* request) const;
 
  private:
-  std::string share_, by_ = "client", promote_after_, hold_after_;
+  std::string share_, by_, promote_after_, hold_after_;
   std::vector<std::string> guards_;
 };
 
