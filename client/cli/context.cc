@@ -13,6 +13,7 @@ namespace {
 std::string Advice(const absl::Status& status, const Globals& globals, const char* look_at) {
   switch (status.code()) {
     case absl::StatusCode::kUnavailable:
+      if (client::NodeSaid(status)) return "";
       return "is fulcrumd running at " + globals.target +
              ", and does --tls-ca fit how it listens? `fulcrum health` checks it";
     case absl::StatusCode::kUnauthenticated:
