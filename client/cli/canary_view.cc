@@ -11,6 +11,7 @@
 #include "absl/time/time.h"
 #include "client/cli/names.h"
 #include "client/cli/table.h"
+#include "client/cli/text.h"
 
 namespace fulcrum::cli {
 namespace {
@@ -68,6 +69,17 @@ void PrintSide(std::ostream& out, const char* name, const v1::CanarySide& side) 
       "failed, %d dropped\n",
       name, side.batches(), side.comparable(), side.rows(), side.failed_launches(), side.declined(),
       side.shadow_passed(), side.shadow_failed(), side.shadow_dropped());
+}
+
+void PrintLevers(std::ostream& out, const v1::Canary& canary) {
+  for (int i = 0; i < canary.control_size(); ++i) {
+    const v1::LeverAssignment& control = canary.control(i);
+    for (const v1::LeverAssignment& candidate : canary.candidate()) {
+      if (candidate.name() != control.name()) continue;
+      out << "  " << control.name() << ": control " << control.value() << ", canary "
+          << candidate.value() << "\n";
+    }
+  }
 }
 
 }  // namespace
@@ -139,18 +151,18 @@ absl::Status CanaryOptions::Fill(v1::StartCanaryRequest* request) const {
   return absl::OkStatus();
 }
 
+void PrintCanaryPlan(std::ostream& out, const v1::Canary& canary) {
+  out << absl::StrFormat("%g%% by %s for %s, then %s\n", canary.share() * 100, Word(canary.unit()),
+                         absl::FormatDuration(absl::Seconds(canary.duration_seconds())),
+                         Word(canary.on_success()));
+  PrintLevers(out, canary);
+}
+
 void PrintCanary(std::ostream& out, const v1::Canary& canary) {
   out << absl::StrFormat("%s %s, %g%% by %s, control epoch %d, canary epoch %d\n", canary.name(),
                          Word(canary.state()), canary.share() * 100, Word(canary.unit()),
                          canary.control_epoch(), canary.epoch());
-  for (int i = 0; i < canary.control_size(); ++i) {
-    const v1::LeverAssignment& control = canary.control(i);
-    for (const v1::LeverAssignment& candidate : canary.candidate()) {
-      if (candidate.name() != control.name()) continue;
-      out << "  " << control.name() << ": control " << control.value() << ", canary "
-          << candidate.value() << "\n";
-    }
-  }
+  PrintLevers(out, canary);
   PrintSide(out, "control", canary.control_side());
   PrintSide(out, "canary", canary.canary_side());
   if (!canary.comparisons().empty()) {
@@ -174,7 +186,7 @@ void PrintCanary(std::ostream& out, const v1::Canary& canary) {
     }
     table.Print(out);
   }
-  out << canary.evidence() << "\n";
+  out << OneLine(canary.evidence()) << "\n";
 }
 
 }  // namespace fulcrum::cli

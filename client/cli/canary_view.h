@@ -26,6 +26,8 @@ class CanaryOptions {
   std::vector<std::string> guards_;
 };
 
+// What a canary would be: its share and the levers of both sides.
+void PrintCanaryPlan(std::ostream& out, const v1::Canary& canary);
 // State, sides, and a table of control against canary by family and rows.
 void PrintCanary(std::ostream& out, const v1::Canary& canary);
 

@@ -9,6 +9,7 @@ namespace fulcrum::cli {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 v1::Canary Running() {
   v1::Canary canary;
@@ -85,6 +86,17 @@ TEST_F(CanaryCommandTest, SetSendsTheWholeCanary) {
               HasSubstr("canaries/12 running, 5% by client, control epoch 13, canary epoch 12"));
   EXPECT_THAT(run.out, HasSubstr("m16_tc: control off, canary attn_o"));
   EXPECT_THAT(run.out, HasSubstr("0.800"));  // the ratio
+
+  const std::vector<std::string> validate = {"levers",   "set", "m16_tc=off",
+                                             "--canary", "5%",  "--validate-only"};
+  const AppRun valid = Run(validate);
+  EXPECT_EQ(valid.out.rfind("valid; nothing was changed\n", 0), 0u) << valid.out;
+  EXPECT_THAT(valid.out, HasSubstr("m16_tc: control off, canary attn_o"));
+  EXPECT_THAT(valid.out, Not(HasSubstr("running")));
+  std::vector<std::string> as_json = validate;
+  as_json.emplace_back("--json");
+  EXPECT_EQ(Run(as_json).Json()["validated_only"], true);
+  EXPECT_FALSE(Run(as_json).Json().contains("state"));
 
   ASSERT_EQ(Run({"levers", "set", "m16_tc=off", "--canary", "0.25", "--hold-after", "1h"}).exit, 0);
   EXPECT_EQ(sent.share(), 0.25);
