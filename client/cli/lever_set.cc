@@ -8,6 +8,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "client/cli/text.h"
 
 namespace fulcrum::cli {
 namespace {
@@ -21,6 +22,7 @@ std::string Trimmed(std::string_view text) {
 }  // namespace
 
 absl::StatusOr<LeverValues> ParseLeverValues(const std::string& text) {
+  if (absl::Status s = CheckUtf8("levers", text); !s.ok()) return s;
   LeverValues values;
   const std::vector<std::string> parts = absl::StrSplit(text, ';', absl::SkipWhitespace());
   for (const std::string& part : parts) {
@@ -39,6 +41,7 @@ absl::StatusOr<LeverValues> ParseLeverValues(const std::string& text) {
 }
 
 absl::StatusOr<LeverSetting> ParseLeverSetting(const std::string& text) {
+  if (absl::Status s = CheckUtf8("--sets", text); !s.ok()) return s;
   const size_t colon = text.find(':');
   const bool named = colon != text.npos && colon < text.find('=');
   LeverSetting setting{.name = Trimmed(named ? text.substr(0, colon) : text), .values = {}};
