@@ -36,7 +36,7 @@ absl::Status CanaryLoan::NoneRuns(client::Client& client, const client::CallOpti
 
 absl::StatusOr<CanaryLoan> CanaryLoan::Start(client::Client& client,
                                              const client::CallOptions& options,
-                                             const LeverValues& candidate,
+                                             const LeverValues& candidate, uint64_t based_on_epoch,
                                              const std::string& reason) {
   v1::StartCanaryRequest request;
   for (const auto& [name, value] : candidate) {
@@ -54,6 +54,7 @@ absl::StatusOr<CanaryLoan> CanaryLoan::Start(client::Client& client,
   guards->set_kernel_p99(-1);
   guards->set_max_declines(kMostDeclines);
   guards->set_heartbeat_seconds(kHeartbeatSeconds);
+  request.set_based_on_epoch(based_on_epoch);
   request.set_reason(reason);
   auto canary = client.StartCanary(request, options);
   if (!canary.ok()) return canary.status();

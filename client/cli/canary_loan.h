@@ -20,10 +20,12 @@ class CanaryLoan {
   // FAILED_PRECONDITION naming the canary that runs already, if one does.
   static absl::Status NoneRuns(client::Client& client, const client::CallOptions& options);
   // Slower values are what it is for, so no guard is on the time and declines are only counted;
-  // wrong results and failed launches end it. `client` outlives the loan.
+  // wrong results and failed launches end it. ABORTED when another epoch is live. `client` outlives
+  // the loan.
   static absl::StatusOr<CanaryLoan> Start(client::Client& client,
                                           const client::CallOptions& options,
-                                          const LeverValues& candidate, const std::string& reason);
+                                          const LeverValues& candidate, uint64_t based_on_epoch,
+                                          const std::string& reason);
 
   // As it was started.
   const v1::Canary& canary() const { return canary_; }

@@ -2,12 +2,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "client/cli/canary_view.h"
 
+#include <algorithm>
+#include <set>
+
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/time.h"
 #include "client/cli/names.h"
 #include "client/cli/table.h"
+#include "client/cli/text.h"
 
 namespace fulcrum::cli {
 namespace {
@@ -67,6 +71,17 @@ void PrintSide(std::ostream& out, const char* name, const v1::CanarySide& side) 
       side.shadow_passed(), side.shadow_failed(), side.shadow_dropped());
 }
 
+void PrintLevers(std::ostream& out, const v1::Canary& canary) {
+  for (int i = 0; i < canary.control_size(); ++i) {
+    const v1::LeverAssignment& control = canary.control(i);
+    for (const v1::LeverAssignment& candidate : canary.candidate()) {
+      if (candidate.name() != control.name()) continue;
+      out << "  " << control.name() << ": control " << control.value() << ", canary "
+          << candidate.value() << "\n";
+    }
+  }
+}
+
 }  // namespace
 
 absl::Status ParseSeconds(const std::string& option, const std::string& text, double* seconds) {
@@ -81,8 +96,9 @@ absl::Status ParseSeconds(const std::string& option, const std::string& text, do
 
 void CanaryOptions::Declare(Options& options) {
   options.Add("--canary", &share_, "Only for this share of traffic, under guards: 5% or 0.05");
-  options.Choice("--by", &by_, {"client", "shard", "batch"},
-                 "Canary: what is assigned to a side (batch: calls under FASTEST alone)");
+  options.Choice(
+      "--by", &by_, {"client", "shard", "batch"},
+      "Canary: what is assigned to a side (default client; batch: calls under FASTEST alone)");
   options.Add("--guard", &guards_, std::string("Canary, repeatable: ") + kGuards);
   options.Add("--promote-after", &promote_after_,
               "Canary: promotes itself after so long without a breach: 10m");
@@ -92,9 +108,10 @@ void CanaryOptions::Declare(Options& options) {
 
 absl::Status CanaryOptions::Check() const {
   if (asked()) return absl::OkStatus();
-  if (guards_.empty() && promote_after_.empty() && hold_after_.empty()) return absl::OkStatus();
+  if (by_.empty() && guards_.empty() && promote_after_.empty() && hold_after_.empty())
+    return absl::OkStatus();
   return absl::InvalidArgumentError(
-      "levers set: --guard, --promote-after and --hold-after need --canary SHARE");
+      "levers set: --by, --guard, --promote-after and --hold-after need --canary SHARE");
 }
 
 absl::Status CanaryOptions::Fill(v1::StartCanaryRequest* request) const {
@@ -105,9 +122,9 @@ absl::Status CanaryOptions::Fill(v1::StartCanaryRequest* request) const {
         absl::StrCat("--canary: got \"", share_, "\"; expected a share: 5% or 0.05"));
   }
   request->set_share(percent ? share / 100 : share);
-  request->set_unit(by_ == "client"  ? v1::CANARY_UNIT_CLIENT
+  request->set_unit(by_ == "batch"   ? v1::CANARY_UNIT_BATCH
                     : by_ == "shard" ? v1::CANARY_UNIT_SHARD
-                                     : v1::CANARY_UNIT_BATCH);
+                                     : v1::CANARY_UNIT_CLIENT);
   if (!promote_after_.empty() && !hold_after_.empty()) {
     return absl::InvalidArgumentError(
         "levers set: --promote-after and --hold-after exclude each "
@@ -122,24 +139,30 @@ absl::Status CanaryOptions::Fill(v1::StartCanaryRequest* request) const {
   }
   request->set_on_success(promote_after_.empty() ? v1::CANARY_SUCCESS_HOLD
                                                  : v1::CANARY_SUCCESS_PROMOTE);
+  std::set<std::string> named;
   for (const std::string& guard : guards_) {
+    // The last of two would count, and nobody would be told of the first.
+    const std::string name = guard.substr(0, guard.find('='));
+    if (!named.insert(name).second) {
+      return absl::InvalidArgumentError(absl::StrCat("--guard: ", name, " is given twice"));
+    }
     if (absl::Status s = FillGuard(guard, request->mutable_guards()); !s.ok()) return s;
   }
   return absl::OkStatus();
 }
 
+void PrintCanaryPlan(std::ostream& out, const v1::Canary& canary) {
+  out << absl::StrFormat("%g%% by %s for %s, then %s\n", canary.share() * 100, Word(canary.unit()),
+                         absl::FormatDuration(absl::Seconds(canary.duration_seconds())),
+                         Word(canary.on_success()));
+  PrintLevers(out, canary);
+}
+
 void PrintCanary(std::ostream& out, const v1::Canary& canary) {
-  out << absl::StrFormat("%s %s, %g%% by %s, epoch %d against %d\n", canary.name(),
+  out << absl::StrFormat("%s %s, %g%% by %s, control epoch %d, canary epoch %d\n", canary.name(),
                          Word(canary.state()), canary.share() * 100, Word(canary.unit()),
-                         canary.epoch(), canary.control_epoch());
-  for (int i = 0; i < canary.control_size(); ++i) {
-    const v1::LeverAssignment& control = canary.control(i);
-    for (const v1::LeverAssignment& candidate : canary.candidate()) {
-      if (candidate.name() != control.name()) continue;
-      out << "  " << control.name() << ": " << control.value() << " against " << candidate.value()
-          << "\n";
-    }
-  }
+                         canary.control_epoch(), canary.epoch());
+  PrintLevers(out, canary);
   PrintSide(out, "control", canary.control_side());
   PrintSide(out, "canary", canary.canary_side());
   if (!canary.comparisons().empty()) {
@@ -163,7 +186,7 @@ void PrintCanary(std::ostream& out, const v1::Canary& canary) {
     }
     table.Print(out);
   }
-  out << canary.evidence() << "\n";
+  out << OneLine(canary.evidence()) << "\n";
 }
 
 }  // namespace fulcrum::cli

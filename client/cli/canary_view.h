@@ -22,10 +22,12 @@ class CanaryOptions {
   absl::Status Fill(v1::StartCanaryRequest* request) const;
 
  private:
-  std::string share_, by_ = "client", promote_after_, hold_after_;
+  std::string share_, by_, promote_after_, hold_after_;
   std::vector<std::string> guards_;
 };
 
+// What a canary would be: its share and the levers of both sides.
+void PrintCanaryPlan(std::ostream& out, const v1::Canary& canary);
 // State, sides, and a table of control against canary by family and rows.
 void PrintCanary(std::ostream& out, const v1::Canary& canary);
 

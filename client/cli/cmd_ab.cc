@@ -54,13 +54,19 @@ class AbCommand final : public Command {
     ab_.stop = [&] { return interrupt.asked(); };
     const absl::Status status = Measure(context, *ready, *loan, settings);
     const absl::Status back = loan->GiveBack();
-    for (const absl::Status& s : {status, back}) {
-      if (!s.ok()) return context.NodeError(s, kLookAtLevers);
-    }
-    return kOk;
+    return Ended(context, status, back);
   }
 
  private:
+  // Both are told: levers that stay turned matter beyond this run.
+  static int Ended(const Context& context, const absl::Status& status, const absl::Status& back) {
+    int exit = kOk;
+    for (const absl::Status& s : {status, back}) {
+      if (!s.ok()) exit = context.NodeError(s, kLookAtLevers);
+    }
+    return exit;
+  }
+
   absl::Status Check(std::vector<LeverSetting>& settings) const {
     if (absl::Status s = workload_.Check(); !s.ok()) return s;
     if (ab_.rounds < kMinPairs || ab_.settle < 0) {
@@ -117,17 +123,15 @@ class AbCommand final : public Command {
     // What is live may be the first set already: then no lever is turned for anybody else.
     absl::Status status =
         loan->WasLive(settings[0]) ? absl::OkStatus() : loan->Apply(settings[0]).status();
-    if (status.ok()) status = MeasureByBatch(context, *ready, **client, settings, ab);
+    if (status.ok())
+      status = MeasureByBatch(context, *ready, **client, settings, loan->epoch(), ab);
     const absl::Status back = loan->GiveBack();
-    for (const absl::Status& s : {status, back}) {
-      if (!s.ok()) return context.NodeError(s, kLookAtLevers);
-    }
-    return kOk;
+    return Ended(context, status, back);
   }
 
   absl::Status MeasureByBatch(const Context& context, const StepOptions::Ready& ready,
                               client::Client& client, const std::vector<LeverSetting>& settings,
-                              const AbOptions& ab) const {
+                              uint64_t epoch, const AbOptions& ab) const {
     LeverValues candidate;
     for (const auto& [name, value] : settings[1].values) {
       if (settings[0].values.at(name) != value) candidate[name] = value;
@@ -135,7 +139,7 @@ class AbCommand final : public Command {
     if (candidate.empty()) {
       return absl::InvalidArgumentError("--by batch: on this node both sets are the same");
     }
-    auto canary = CanaryLoan::Start(client, context.Call(), candidate,
+    auto canary = CanaryLoan::Start(client, context.Call(), candidate, epoch,
                                     absl::StrCat("`fulcrum ab` measures ", settings[1].name));
     if (!canary.ok()) return canary.status();
     const auto result = RunSplitAb(*ready.node, ready.plan.calls, settings[0], settings[1], ab,

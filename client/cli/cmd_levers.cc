@@ -8,24 +8,34 @@
 #include "client/cli/json.h"
 #include "client/cli/names.h"
 #include "client/cli/table.h"
+#include "client/cli/text.h"
 #include "client/cpp/client.h"
 
 namespace fulcrum::cli {
 namespace {
 
+// First in the output: what follows looks as after a change.
+constexpr char kNothingChanged[] = "valid; nothing was changed\n";
+constexpr char kValidatedOnly[] = "validated_only";
+
 template <typename Response>
-void PrintLevers(const Context& context, const Response& response) {
+void PrintLevers(const Context& context, const Response& response, bool validated_only = false) {
   if (context.json()) {
     Json levers = Json::array();
     for (const v1::Lever& lever : response.levers()) levers.push_back(ToJson(lever));
     Json json = {{"epoch", response.epoch()}, {"levers", std::move(levers)}};
+    if (validated_only) json[kValidatedOnly] = true;
     if constexpr (std::is_same_v<Response, v1::ListLeversResponse>) {
       if (response.has_canary()) json["canary"] = ToJson(response.canary());
     }
     Print(context.out(), json);
     return;
   }
-  context.out() << "epoch " << response.epoch() << "\n";
+  if (validated_only) {
+    context.out() << kNothingChanged << "epoch " << response.epoch() << " would be:\n";
+  } else {
+    context.out() << "epoch " << response.epoch() << "\n";
+  }
   Table table({"LEVER", "VALUE", "SOURCE", "LATCHED", "BITS", "ALLOWED", "WHAT IT DOES"});
   for (const v1::Lever& lever : response.levers()) {
     std::string allowed;
@@ -44,8 +54,8 @@ void PrintLevers(const Context& context, const Response& response) {
 void PrintCanaryLine(const Context& context, const v1::ListLeversResponse& response) {
   if (!response.has_canary() || context.json()) return;
   const v1::Canary& canary = response.canary();
-  context.out() << canary.name() << " " << Word(canary.state()) << ": " << canary.evidence()
-                << "\n";
+  context.out() << canary.name() << " " << Word(canary.state()) << ": "
+                << OneLine(canary.evidence()) << "\n";
 }
 
 class LeversList final : public Command {
@@ -78,6 +88,7 @@ class LeversSet final : public Command {
   int Run(const Context& context) override {
     v1::SetLeversRequest request;
     for (const std::string& text : assignments_) {
+      if (absl::Status s = CheckUtf8("NAME=VALUE", text); !s.ok()) return context.InputError(s);
       const size_t equals = text.find('=');
       if (equals == std::string::npos || equals == 0) {
         return context.InputError(
@@ -87,6 +98,7 @@ class LeversSet final : public Command {
       assignment->set_name(text.substr(0, equals));
       assignment->set_value(text.substr(equals + 1));
     }
+    if (absl::Status s = CheckUtf8("--reason", reason_); !s.ok()) return context.InputError(s);
     if (absl::Status s = canary_.Check(); !s.ok()) return context.InputError(s);
     if (canary_.asked()) return StartCanary(context, request);
     request.set_reason(reason_);
@@ -96,7 +108,7 @@ class LeversSet final : public Command {
     if (!client.ok()) return context.InputError(client.status());
     const auto response = (*client)->SetLevers(request, context.Call());
     if (!response.ok()) return context.NodeError(response.status(), kLookAtLevers);
-    PrintLevers(context, *response);
+    PrintLevers(context, *response, validate_only_);
     return kOk;
   }
 
@@ -112,12 +124,30 @@ class LeversSet final : public Command {
     if (!client.ok()) return context.InputError(client.status());
     const auto canary = (*client)->StartCanary(request, context.Call());
     if (!canary.ok()) return context.NodeError(canary.status(), kLookAtLevers);
-    if (context.json()) {
+    if (validate_only_) {
+      Validated(context, *canary);
+    } else if (context.json()) {
       Print(context.out(), ToJson(*canary));
     } else {
       PrintCanary(context.out(), *canary);
     }
     return kOk;
+  }
+
+  // Without what only a canary that runs has.
+  static void Validated(const Context& context, const v1::Canary& canary) {
+    if (!context.json()) {
+      context.out() << kNothingChanged;
+      PrintCanaryPlan(context.out(), canary);
+      return;
+    }
+    Json json = {{kValidatedOnly, true}};
+    json.update(ToJson(canary));
+    for (const char* running : {"name", "state", "start_time", "end_time", "evidence",
+                                "control_side", "canary_side", "comparisons"}) {
+      json.erase(running);
+    }
+    Print(context.out(), json);
   }
 
   std::vector<std::string> assignments_;

@@ -9,6 +9,7 @@
 #include "client/cli/commands.h"
 #include "client/cli/json.h"
 #include "client/cli/names.h"
+#include "client/cli/text.h"
 #include "client/cpp/client.h"
 
 namespace fulcrum::cli {
@@ -26,11 +27,13 @@ void PrintEvent(const Context& context, const v1::LeverEvent& event) {
     return;
   }
   context.out() << json["time"].get<std::string>() << "  epoch " << event.epoch() << "  "
-                << event.lever() << ": " << event.from() << " -> " << event.to() << "  ("
-                << (event.cause() == "set" ? "" : event.cause() + ", ")
-                << (event.canary().empty() ? "" : event.canary() + ", ") << Word(event.source())
-                << ", " << event.actor() << (event.reason().empty() ? "" : ": " + event.reason())
-                << ")" << (event.evidence().empty() ? "" : "  " + event.evidence()) << std::endl;
+                << OneLine(event.lever()) << ": " << OneLine(event.from()) << " -> "
+                << OneLine(event.to()) << "  ("
+                << (event.cause() == "set" ? "" : OneLine(event.cause()) + ", ")
+                << (event.canary().empty() ? "" : OneLine(event.canary()) + ", ")
+                << Word(event.source()) << ", " << OneLine(event.actor())
+                << (event.reason().empty() ? "" : ": " + OneLine(event.reason())) << ")"
+                << (event.evidence().empty() ? "" : "  " + OneLine(event.evidence())) << std::endl;
 }
 
 class LeversWatch final : public Command {
@@ -150,6 +153,9 @@ class LeversEnd final : public Command {
     options.Add("--reason", &reason_, "Kept in the event");
   }
   int Run(const Context& context) override {
+    absl::Status utf8 = CheckUtf8("--reason", reason_);
+    utf8.Update(CheckUtf8("name", name_));
+    if (!utf8.ok()) return context.InputError(utf8);
     const auto client = context.Connect();
     if (!client.ok()) return context.InputError(client.status());
     if (name_.empty()) {

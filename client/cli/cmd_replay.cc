@@ -1,5 +1,5 @@
 // fulcrum replay: runs a bundle of wrong outputs again, here, and says whether the fault shows
-// again. Offline. Exit 1 when the arm's outputs are wrong here too.
+// again. Offline. Exit 1 when the arm's outputs are wrong here too, 3 when it is not here to run.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <bit>
@@ -14,6 +14,7 @@
 #include "client/cli/commands.h"
 #include "client/cli/json.h"
 #include "client/cli/offline.h"
+#include "client/cli/text.h"
 #include "kernels/backend_factory.h"
 #include "kernels/formats/bf16.h"
 #include "kernels/numerics/bundle.h"
@@ -162,7 +163,8 @@ class Replay final : public Command {
     const Judged now = ran ? Against(*again, *bundle, *exact, expected) : Judged{};
     Report(context, *bundle, then, ran ? &now : nullptr, device,
            ran ? CountDifferent(served, *again) : -1);
-    return ran && !now.right() ? kFailed : kOk;
+    if (!ran) return kNotRun;
+    return now.right() ? kOk : kFailed;
   }
 
   static void Report(const Context& context, const Bundle& bundle, const Judged& then,
@@ -205,14 +207,16 @@ class Replay final : public Command {
     context.out() << absl::StrFormat(
         "%s, found by %s on %s at %s\n%s\narm %s, class %s, lever epoch %d, %d rows, columns from "
         "%d\n",
-        bundle.shard, bundle.found_by, bundle.device, bundle.time, bundle.detail, bundle.arm,
-        Name(bundle.numerics), bundle.lever_epoch, bundle.rows, bundle.column);
+        OneLine(bundle.shard), OneLine(bundle.found_by), OneLine(bundle.device),
+        OneLine(bundle.time), OneLine(bundle.detail), OneLine(bundle.arm), Name(bundle.numerics),
+        bundle.lever_epoch, bundle.rows, bundle.column);
     context.out() << line("served", then);
     if (now != nullptr) {
       context.out() << line(absl::StrCat("again on ", device).c_str(), *now)
                     << absl::StrFormat("%d outputs differ from those served\n", changed);
     } else {
-      context.out() << device << " has no arm " << bundle.arm << ": --backend names another\n";
+      context.out() << device << " has no arm " << OneLine(bundle.arm)
+                    << ": --backend names another\n";
     }
     context.out() << verdict << "\n";
   }

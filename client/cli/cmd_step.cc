@@ -54,7 +54,11 @@ class StepCommand final : public Command {
       if (status.ok() && i >= warmup_) samples.push_back(*std::move(sample));
     }
     const absl::Status back = loan->GiveBack();
-    if (!status.ok()) return context.NodeError(status);
+    if (!status.ok()) {
+      // Both are told: levers that stay turned matter beyond this run.
+      if (!back.ok()) context.NodeError(back, kLookAtLevers);
+      return context.NodeError(status);
+    }
     if (!samples.empty()) Report(context, *ready, samples);
     if (!back.ok()) return context.NodeError(back, kLookAtLevers);
     return interrupt.asked() ? kFailed : kOk;

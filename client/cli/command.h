@@ -23,6 +23,7 @@ namespace fulcrum::cli {
 inline constexpr int kOk = 0;
 inline constexpr int kFailed = 1;    // a negative verdict, or an error of the node
 inline constexpr int kBadInput = 2;  // wrong usage, or a local file that cannot be used
+inline constexpr int kNotRun = 3;    // no verdict: what would be judged does not run here
 
 // Options before or after the subcommand.
 struct Globals {

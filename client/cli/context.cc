@@ -13,6 +13,7 @@ namespace {
 std::string Advice(const absl::Status& status, const Globals& globals, const char* look_at) {
   switch (status.code()) {
     case absl::StatusCode::kUnavailable:
+      if (client::NodeSaid(status)) return "";
       return "is fulcrumd running at " + globals.target +
              ", and does --tls-ca fit how it listens? `fulcrum health` checks it";
     case absl::StatusCode::kUnauthenticated:
@@ -22,7 +23,8 @@ std::string Advice(const absl::Status& status, const Globals& globals, const cha
                  ? ""
                  : "the node's configuration may not let this certificate do that";
     case absl::StatusCode::kAborted:
-      return "levers changed meanwhile: look at `fulcrum levers list`, then repeat with its epoch";
+      return "levers changed meanwhile: `fulcrum levers list` and `history` show what is live, and "
+             "who set it";
     case absl::StatusCode::kDeadlineExceeded:
       return "raise --timeout, or see `fulcrum info` and the node's metrics for its load";
     case absl::StatusCode::kUnimplemented:

@@ -22,11 +22,14 @@ Interrupt::Interrupt() {
   once.sa_flags = static_cast<int>(SA_RESETHAND | SA_RESTART);
   ::sigaction(SIGINT, &once, &int_);
   ::sigaction(SIGTERM, &once, &term_);
+  ::sigaction(SIGHUP, nullptr, &hup_);
+  if (hup_.sa_handler != SIG_IGN) ::sigaction(SIGHUP, &once, nullptr);
 }
 
 Interrupt::~Interrupt() {
   ::sigaction(SIGINT, &int_, nullptr);
   ::sigaction(SIGTERM, &term_, nullptr);
+  ::sigaction(SIGHUP, &hup_, nullptr);
 }
 
 bool Interrupt::asked() const { return g_asked; }

@@ -1,4 +1,5 @@
-// Ctrl-C as a request to end soon, for commands that leave a node as they found it.
+// Ctrl-C, a closed terminal or `kill` as a request to end soon, for commands that leave a node as
+// they found it.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -6,8 +7,9 @@
 
 namespace fulcrum::cli {
 
-// While it lives, the first SIGINT or SIGTERM only sets asked(); the second ends the process as
-// usual. One at a time.
+// While it lives, the first SIGINT, SIGTERM or SIGHUP only sets asked(); the second of its kind
+// ends the process as usual. A SIGHUP that the process was started to ignore (nohup) stays ignored.
+// One at a time.
 class Interrupt {
  public:
   Interrupt();
@@ -19,6 +21,7 @@ class Interrupt {
  private:
   struct sigaction int_ {};
   struct sigaction term_ {};
+  struct sigaction hup_ {};
 };
 
 }  // namespace fulcrum::cli

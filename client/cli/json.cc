@@ -210,6 +210,9 @@ Json ToJson(const v1::ShardOutput& output) {
           {"version", output.version()}, {"hash", output.hash()}};
 }
 
-void Print(std::ostream& out, const Json& json) { out << json.dump(2) << "\n"; }
+void Print(std::ostream& out, const Json& json) {
+  // Names in files need not be UTF-8; JSON is.
+  out << json.dump(2, ' ', false, Json::error_handler_t::replace) << "\n";
+}
 
 }  // namespace fulcrum::cli

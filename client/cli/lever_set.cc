@@ -8,6 +8,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "client/cli/text.h"
 
 namespace fulcrum::cli {
 namespace {
@@ -21,6 +22,7 @@ std::string Trimmed(std::string_view text) {
 }  // namespace
 
 absl::StatusOr<LeverValues> ParseLeverValues(const std::string& text) {
+  if (absl::Status s = CheckUtf8("levers", text); !s.ok()) return s;
   LeverValues values;
   const std::vector<std::string> parts = absl::StrSplit(text, ';', absl::SkipWhitespace());
   for (const std::string& part : parts) {
@@ -39,6 +41,7 @@ absl::StatusOr<LeverValues> ParseLeverValues(const std::string& text) {
 }
 
 absl::StatusOr<LeverSetting> ParseLeverSetting(const std::string& text) {
+  if (absl::Status s = CheckUtf8("--sets", text); !s.ok()) return s;
   const size_t colon = text.find(':');
   const bool named = colon != text.npos && colon < text.find('=');
   LeverSetting setting{.name = Trimmed(named ? text.substr(0, colon) : text), .values = {}};
@@ -57,8 +60,8 @@ absl::StatusOr<LeverLoan> LeverLoan::Take(StepNode& node, std::vector<LeverSetti
   LeverValues before;
   for (const LeverSetting& setting : settings) {
     for (const auto& [name, value] : setting.values) {
-      const auto found = live->find(name);
-      if (found == live->end()) {
+      const auto found = live->values.find(name);
+      if (found == live->values.end()) {
         return absl::InvalidArgumentError(
             absl::StrCat("lever set \"", setting.name, "\": no lever \"", name, "\""));
       }
@@ -66,7 +69,7 @@ absl::StatusOr<LeverLoan> LeverLoan::Take(StepNode& node, std::vector<LeverSetti
     }
   }
   for (LeverSetting& setting : settings) setting.values.insert(before.begin(), before.end());
-  return LeverLoan(node, std::move(before));
+  return LeverLoan(node, std::move(before), live->epoch);
 }
 
 bool LeverLoan::WasLive(const LeverSetting& setting) const {
@@ -74,16 +77,83 @@ bool LeverLoan::WasLive(const LeverSetting& setting) const {
                      [this](const auto& value) { return before_.at(value.first) == value.second; });
 }
 
+bool LeverLoan::Ours(const std::string& name, const std::string& live) const {
+  const auto tried = tried_.find(name);
+  return live == set_.at(name) || live == before_.at(name) ||
+         (tried != tried_.end() && live == tried->second);
+}
+
+std::string LeverLoan::Others(const LiveLevers& live) const {
+  std::string others;
+  for (const auto& [name, value] : set_) {
+    const auto found = live.values.find(name);
+    if (found == live.values.end() || Ours(name, found->second)) continue;
+    absl::StrAppend(&others, others.empty() ? "" : "; ", "lever ", name, " is ", found->second,
+                    ", this command had it at ", value);
+  }
+  return others;
+}
+
 absl::StatusOr<uint64_t> LeverLoan::Apply(const LeverSetting& setting) {
   if (setting.values.empty()) return 0;
-  turned_ = true;
-  return node_->SetLevers(setting.values, absl::StrCat(kReason, ": ", setting.name));
+  const auto set =
+      node_->SetLevers(setting.values, epoch_, absl::StrCat(kReason, ": ", setting.name));
+  if (set.ok()) {
+    turned_ = true;
+    // As the node writes them: "all" may be "all:one_pass", and is compared with what is live
+    // later.
+    for (auto& [name, value] : set_) {
+      if (const auto live = set->values.find(name); live != set->values.end()) value = live->second;
+    }
+    epoch_ = set->epoch;
+    return epoch_;
+  }
+  if (!absl::IsAborted(set.status())) {
+    // The node may have done it although its answer did not come.
+    turned_ = true;
+    tried_ = setting.values;
+    return set.status();
+  }
+  const auto live = node_->Levers();
+  if (!live.ok()) return set.status();
+  // A lever whose value is the loan's or its old one may still be the other change's.
+  std::string levers = Others(*live);
+  if (levers.empty()) {
+    for (const auto& [name, value] : setting.values) {
+      absl::StrAppend(&levers, levers.empty() ? "lever " : ", ", name, " is ",
+                      live->values.at(name));
+    }
+  }
+  return absl::AbortedError(absl::StrCat("somebody else changed levers: epoch ", live->epoch,
+                                         " is live, this command's last was ", epoch_, " (", levers,
+                                         "); set \"", setting.name, "\" was not turned on"));
 }
 
 absl::Status LeverLoan::GiveBack() {
   if (!turned_) return absl::OkStatus();
   turned_ = false;
-  return node_->SetLevers(before_, "back to what it was before the decode steps").status();
+  constexpr char kBack[] = "back to what it was before the decode steps";
+  absl::Status status = node_->SetLevers(before_, epoch_, kBack).status();
+  // Epochs go on for other reasons too (a canary, levers that are not the loan's): what still has
+  // the loan's value is turned back, in a few attempts while changes come in between.
+  for (int attempt = 0; absl::IsAborted(status) && attempt < 5; ++attempt) {
+    const auto live = node_->Levers();
+    if (!live.ok()) return live.status();
+    LeverValues ours;
+    for (const auto& [name, value] : before_) {
+      const auto found = live->values.find(name);
+      if (found != live->values.end() && found->second != value && Ours(name, found->second)) {
+        ours[name] = value;
+      }
+    }
+    if (!ours.empty()) status = node_->SetLevers(ours, live->epoch, kBack).status();
+    if (!ours.empty() && !status.ok()) continue;
+    const std::string others = Others(*live);
+    if (others.empty()) return absl::OkStatus();
+    return absl::AbortedError(absl::StrCat("not turned back, somebody else set them: ", others,
+                                           " (epoch ", live->epoch, ")"));
+  }
+  return status;
 }
 
 }  // namespace fulcrum::cli

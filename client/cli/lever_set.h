@@ -3,7 +3,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -22,7 +24,8 @@ absl::StatusOr<LeverValues> ParseLeverValues(const std::string& text);
 // The same behind "NAME:"; without it the text is the name.
 absl::StatusOr<LeverSetting> ParseLeverSetting(const std::string& text);
 
-// Turns levers and, in the end, gives those it touched the values they had.
+// Turns levers and, in the end, gives those it touched the values they had. Every change is based
+// on the epoch of the one before it: what somebody else set meanwhile is never turned over.
 class LeverLoan {
  public:
   // Notes the values of all levers that `settings` name. Their settings become complete: a lever
@@ -31,15 +34,28 @@ class LeverLoan {
 
   // Whether the setting was live when the loan was taken.
   bool WasLive(const LeverSetting& setting) const;
-  // Returns the epoch in which the setting is live, or 0 when it names no lever.
+  // Returns the epoch in which the setting is live, or 0 when it names no lever. ABORTED, naming
+  // the levers and the epoch, when somebody else changed levers since.
   absl::StatusOr<uint64_t> Apply(const LeverSetting& setting);
+  // The last epoch that is known to be the loan's.
+  uint64_t epoch() const { return epoch_; }
+  // Levers that have another value than the loan gave them stay as they are: ABORTED names them.
   // What could not be restored is the caller's to tell. Without it nothing is turned back.
   absl::Status GiveBack();
 
  private:
-  LeverLoan(StepNode& node, LeverValues before) : node_(&node), before_(std::move(before)) {}
+  LeverLoan(StepNode& node, LeverValues before, uint64_t epoch)
+      : node_(&node), before_(std::move(before)), set_(before_), epoch_(epoch) {}
+  // Whether a lever's live value is one that the loan gave it, or the one from before.
+  bool Ours(const std::string& name, const std::string& live) const;
+  // "m16_tc is all, not off", of the levers that somebody else turned; empty when none.
+  std::string Others(const LiveLevers& live) const;
+
   StepNode* node_;
   LeverValues before_;
+  LeverValues set_;    // what the loan gave its levers last
+  LeverValues tried_;  // what a call asked for whose outcome is not known
+  uint64_t epoch_;
   bool turned_ = false;
 };
 

@@ -126,22 +126,16 @@ class LocalStepNode final : public StepNode {
     return call->Await();
   }
 
-  absl::StatusOr<LeverValues> Levers() override {
-    LeverValues out;
-    const auto live = levers_.Snapshot();
-    for (const LeverInfo& info : LeverTable()) {
-      out[std::string(info.name)] = live->levers.Print(info.lever);
-    }
-    return out;
-  }
+  absl::StatusOr<LiveLevers> Levers() override { return LiveOf(*levers_.Snapshot()); }
 
-  absl::StatusOr<uint64_t> SetLevers(const LeverValues& values,
-                                     const std::string& reason) override {
+  absl::StatusOr<LiveLevers> SetLevers(const LeverValues& values, uint64_t based_on_epoch,
+                                       const std::string& reason) override {
     std::vector<LeverChange> changes;
     for (const auto& [name, value] : values) changes.push_back({name, value});
-    const auto set = levers_.Set(changes, {.actor = "step", .reason = reason});
+    const auto set =
+        levers_.Set(changes, {.based_on_epoch = based_on_epoch, .actor = "step", .reason = reason});
     if (!set.ok()) return set.status();
-    return (*set)->epoch;
+    return LiveOf(**set);
   }
 
   absl::StatusOr<std::vector<std::string>> Declined(size_t index) override {
@@ -157,6 +151,13 @@ class LocalStepNode final : public StepNode {
   }
 
  private:
+  static LiveLevers LiveOf(const LeverSnapshot& snapshot) {
+    LiveLevers out{.epoch = snapshot.epoch};
+    for (const LeverInfo& info : LeverTable()) {
+      out.values[std::string(info.name)] = snapshot.levers.Print(info.lever);
+    }
+    return out;
+  }
   struct Prepared {
     std::vector<std::shared_ptr<const Shard>> shards;
     std::shared_ptr<const std::string> activations;

@@ -66,26 +66,25 @@ class RemoteStepNode final : public StepNode {
     return out;
   }
 
-  absl::StatusOr<LeverValues> Levers() override {
+  absl::StatusOr<LiveLevers> Levers() override {
     const auto levers = client_->ListLevers(options_);
     if (!levers.ok()) return levers.status();
-    LeverValues out;
-    for (const v1::Lever& lever : levers->levers()) out[lever.name()] = lever.value();
-    return out;
+    return LiveOf(*levers);
   }
 
-  absl::StatusOr<uint64_t> SetLevers(const LeverValues& values,
-                                     const std::string& reason) override {
+  absl::StatusOr<LiveLevers> SetLevers(const LeverValues& values, uint64_t based_on_epoch,
+                                       const std::string& reason) override {
     v1::SetLeversRequest request;
     for (const auto& [name, value] : values) {
       v1::LeverAssignment* const assignment = request.add_assignments();
       assignment->set_name(name);
       assignment->set_value(value);
     }
+    request.set_based_on_epoch(based_on_epoch);
     request.set_reason(reason);
     const auto set = client_->SetLevers(request, options_);
     if (!set.ok()) return set.status();
-    return set->epoch();
+    return LiveOf(*set);
   }
 
   absl::StatusOr<std::vector<std::string>> Declined(size_t index) override {
@@ -106,6 +105,14 @@ class RemoteStepNode final : public StepNode {
   }
 
  private:
+  // Of either response that lists all levers.
+  template <typename Response>
+  static LiveLevers LiveOf(const Response& response) {
+    LiveLevers out{.epoch = response.epoch()};
+    for (const v1::Lever& lever : response.levers()) out.values[lever.name()] = lever.value();
+    return out;
+  }
+
   // A rung above the one that runs whose lever is open: the ladder looks at capabilities after
   // levers and before classes, and a policy of class exact asks for no other.
   static std::string AskedInVain(const v1::LadderChoice& choice, v1::Policy policy) {

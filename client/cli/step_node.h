@@ -23,6 +23,12 @@ struct StepInputs {
   uint64_t seed = 1;  // of the activations
 };
 
+// The levers of one epoch.
+struct LiveLevers {
+  uint64_t epoch = 0;
+  LeverValues values = {};
+};
+
 // What a reply says of itself.
 struct StepReply {
   uint64_t lever_epoch = 0;
@@ -43,10 +49,11 @@ class StepNode {
   // Sends call `index` of those prepared and waits for its reply.
   virtual absl::StatusOr<StepReply> Call(size_t index) = 0;
 
-  virtual absl::StatusOr<LeverValues> Levers() = 0;
-  // All or nothing; returns the epoch in which they are live.
-  virtual absl::StatusOr<uint64_t> SetLevers(const LeverValues& values,
-                                             const std::string& reason) = 0;
+  virtual absl::StatusOr<LiveLevers> Levers() = 0;
+  // All or nothing; returns what is live then, as the node writes it. ABORTED when another epoch
+  // than `based_on_epoch` is live.
+  virtual absl::StatusOr<LiveLevers> SetLevers(const LeverValues& values, uint64_t based_on_epoch,
+                                               const std::string& reason) = 0;
   // One a weight of the call: the arm that the live levers ask for although the device cannot run
   // it, else empty.
   virtual absl::StatusOr<std::vector<std::string>> Declined(size_t index) = 0;

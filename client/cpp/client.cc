@@ -49,7 +49,7 @@ absl::StatusOr<Response> Unary(CoreType& core, Method method, const Request& req
       const auto stub = Service::NewStub(use.channel());
       grpc::ClientContext context;
       core.Prepare(options, deadline, &context);
-      status = FromGrpc(((*stub).*method)(&context, request, &response));
+      status = FromGrpc(((*stub).*method)(&context, request, &response), context);
       wait = core.AfterAttempt(status, context, options.retry, deadline, info);
     }
     if (status.ok()) return response;
@@ -184,7 +184,7 @@ absl::Status Client::WatchLevers(const v1::WatchLeversRequest& request,
       return absl::OkStatus();
     }
   }
-  return FromGrpc(reader->Finish());
+  return FromGrpc(reader->Finish(), context);
 }
 
 absl::StatusOr<std::string> Client::CheckHealth(const std::string& service,

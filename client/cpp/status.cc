@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "client/cpp/status.h"
 
+#include <grpcpp/client_context.h>
 #include <grpcpp/support/status.h>
 
 #include "absl/strings/cord.h"
@@ -13,6 +14,8 @@
 
 namespace fulcrum::client {
 namespace {
+
+constexpr char kNodeSaid[] = "fulcrum/node_said";  // a payload's type
 
 absl::StatusCode CodeOf(int code) {
   return code >= 0 && code <= static_cast<int>(absl::StatusCode::kUnauthenticated)
@@ -82,6 +85,17 @@ absl::Status FromGrpc(const grpc::Status& status) {
   }
   return out;
 }
+
+absl::Status FromGrpc(const grpc::Status& status, const grpc::ClientContext& context) {
+  absl::Status out = FromGrpc(status);
+  // Codes do not tell: a node that drains and a port where nobody listens are both UNAVAILABLE.
+  if (!out.ok() && absl::StrContains(context.debug_error_string(), "Error received from peer")) {
+    out.SetPayload(kNodeSaid, absl::Cord());
+  }
+  return out;
+}
+
+bool NodeSaid(const absl::Status& status) { return status.GetPayload(kNodeSaid).has_value(); }
 
 ErrorDetails DetailsOf(const absl::Status& status) {
   ErrorDetails details;

@@ -15,8 +15,9 @@ namespace google::rpc {
 class Status;
 }
 namespace grpc {
+class ClientContext;
 class Status;
-}
+}  // namespace grpc
 
 namespace fulcrum::client {
 
@@ -47,6 +48,10 @@ struct ErrorDetails {
 
 // Codes are the same numbers on both sides; a number that Abseil does not know becomes UNKNOWN.
 absl::Status FromGrpc(const grpc::Status& status);
+// The same of a call that is over, and knows whether the node said it.
+absl::Status FromGrpc(const grpc::Status& status, const grpc::ClientContext& context);
+// Whether the error is the node's own word, not that of a connection that failed.
+bool NodeSaid(const absl::Status& status);
 // A failed call on a stream.
 absl::Status FromRpcStatus(const google::rpc::Status& status);
 

@@ -38,8 +38,8 @@ class DrawingNode final : public StepNode {
                      .kernel = canary ? 1.0 : 3.0,
                      .arms = {canary ? "fast" : "plain"}};
   }
-  absl::StatusOr<LeverValues> Levers() override { return absl::InternalError("not asked"); }
-  absl::StatusOr<uint64_t> SetLevers(const LeverValues&, const std::string&) override {
+  absl::StatusOr<LiveLevers> Levers() override { return absl::InternalError("not asked"); }
+  absl::StatusOr<LiveLevers> SetLevers(const LeverValues&, uint64_t, const std::string&) override {
     return absl::InternalError("no lever is turned");
   }
   absl::StatusOr<std::vector<std::string>> Declined(size_t) override {

@@ -3,7 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <csignal>
+
 #include "client/cli/ab_run.h"
+#include "client/cli/interrupt.h"
 #include "tests/client/support/run_app.h"
 #include "tests/client/support/small_node.h"
 
@@ -29,12 +32,16 @@ class ScriptedNode final : public StepNode {
                      .kernel = 1,
                      .arms = {live == "best" ? "plain" : live}};
   }
-  absl::StatusOr<LeverValues> Levers() override { return LeverValues{{"arm", live}}; }
-  absl::StatusOr<uint64_t> SetLevers(const LeverValues& values, const std::string&) override {
+  absl::StatusOr<LiveLevers> Levers() override {
+    return LiveLevers{.epoch = epoch, .values = {{"arm", live}}};
+  }
+  absl::StatusOr<LiveLevers> SetLevers(const LeverValues& values, uint64_t based_on_epoch,
+                                       const std::string&) override {
+    if (based_on_epoch != epoch) return absl::AbortedError("stale");
     if (values.at("arm") != live) ++epoch;
-    live = values.at("arm");
+    live = values.at("arm") == "alias" ? "fast" : values.at("arm");
     turned.push_back(live);
-    return epoch;
+    return Levers();
   }
   absl::StatusOr<std::vector<std::string>> Declined(size_t) override {
     return std::vector<std::string>{live == "best" ? "best" : ""};
@@ -110,6 +117,55 @@ TEST_F(AbTest, AStopTurnsLeversBack) {
   stop_ = [&] { return ++asked > 2; };
   EXPECT_EQ(Run({"x:arm=fast", "y:arm=best"}).status().code(), absl::StatusCode::kCancelled);
   EXPECT_EQ(node_.live, "plain");
+}
+
+TEST_F(AbTest, AnOperatorsChangeEndsItAndStays) {
+  std::vector<LeverSetting> settings = {*ParseLeverSetting("x:arm=fast"),
+                                        *ParseLeverSetting("y:arm=best")};
+  auto loan = *LeverLoan::Take(node_, settings);
+  int asked = 0;
+  const auto operator_sets = [&] {
+    if (++asked == 4) {
+      node_.live = "operators";
+      ++node_.epoch;
+    }
+    return false;
+  };
+  const auto result = RunAb(node_, loan, calls_, settings, {.rounds = 6, .stop = operator_sets});
+  EXPECT_EQ(result.status().code(), absl::StatusCode::kAborted);
+  EXPECT_THAT(std::string(result.status().message()), HasSubstr("lever arm is operators"));
+  EXPECT_THAT(std::string(result.status().message()),
+              HasSubstr("epoch " + std::to_string(node_.epoch) + " is live"));
+  const absl::Status back = loan.GiveBack();
+  EXPECT_EQ(back.code(), absl::StatusCode::kAborted);
+  EXPECT_THAT(std::string(back.message()), HasSubstr("lever arm is operators"));
+  EXPECT_EQ(node_.live, "operators");
+}
+
+TEST_F(AbTest, AnEpochOfOtherLeversDoesNotKeepOursTurned) {
+  std::vector<LeverSetting> settings = {*ParseLeverSetting("x:arm=alias")};
+  auto loan = *LeverLoan::Take(node_, settings);
+  ASSERT_TRUE(loan.Apply(settings[0]).ok());
+  EXPECT_EQ(node_.live, "fast");  // as the node writes it
+  ++node_.epoch;
+  EXPECT_TRUE(loan.GiveBack().ok());
+  EXPECT_EQ(node_.live, "plain");
+}
+
+TEST(Interrupts, AskOnceAndNohupStays) {
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
+    const Interrupt interrupt;
+    EXPECT_FALSE(interrupt.asked());
+    std::raise(signal);
+    EXPECT_TRUE(interrupt.asked()) << signal;
+  }
+  const auto before = std::signal(SIGHUP, SIG_IGN);
+  {
+    const Interrupt interrupt;
+    std::raise(SIGHUP);
+    EXPECT_FALSE(interrupt.asked());
+  }
+  std::signal(SIGHUP, before);
 }
 
 TEST(LeverSet, NamesAndValues) {

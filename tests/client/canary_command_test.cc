@@ -9,6 +9,7 @@ namespace fulcrum::cli {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 v1::Canary Running() {
   v1::Canary canary;
@@ -81,9 +82,21 @@ TEST_F(CanaryCommandTest, SetSendsTheWholeCanary) {
   EXPECT_EQ(sent.guards().heartbeat_seconds(), 30);
   EXPECT_EQ(sent.guards().max_declines(), 3);
   EXPECT_EQ(sent.reason(), "one pass");
-  EXPECT_THAT(run.out, HasSubstr("canaries/12 running, 5% by client"));
-  EXPECT_THAT(run.out, HasSubstr("m16_tc: off against attn_o"));
+  EXPECT_THAT(run.out,
+              HasSubstr("canaries/12 running, 5% by client, control epoch 13, canary epoch 12"));
+  EXPECT_THAT(run.out, HasSubstr("m16_tc: control off, canary attn_o"));
   EXPECT_THAT(run.out, HasSubstr("0.800"));  // the ratio
+
+  const std::vector<std::string> validate = {"levers",   "set", "m16_tc=off",
+                                             "--canary", "5%",  "--validate-only"};
+  const AppRun valid = Run(validate);
+  EXPECT_EQ(valid.out.rfind("valid; nothing was changed\n", 0), 0u) << valid.out;
+  EXPECT_THAT(valid.out, HasSubstr("m16_tc: control off, canary attn_o"));
+  EXPECT_THAT(valid.out, Not(HasSubstr("running")));
+  std::vector<std::string> as_json = validate;
+  as_json.emplace_back("--json");
+  EXPECT_EQ(Run(as_json).Json()["validated_only"], true);
+  EXPECT_FALSE(Run(as_json).Json().contains("state"));
 
   ASSERT_EQ(Run({"levers", "set", "m16_tc=off", "--canary", "0.25", "--hold-after", "1h"}).exit, 0);
   EXPECT_EQ(sent.share(), 0.25);
@@ -102,6 +115,9 @@ TEST_F(CanaryCommandTest, WrongOptionsAreToldBeforeTheNodeIsAsked) {
   };
   EXPECT_THAT(error({"--canary", "many"}), HasSubstr("--canary: got \"many\""));
   EXPECT_THAT(error({"--guard", "p99=1.1"}), HasSubstr("need --canary"));
+  EXPECT_THAT(error({"--by", "client"}), HasSubstr("--by"));
+  EXPECT_THAT(error({"--canary", "5%", "--guard", "p99=1.1", "--guard", "p99=off"}),
+              HasSubstr("p99 is given twice"));
   EXPECT_THAT(error({"--canary", "5%", "--guard", "p42=1"}), HasSubstr("p99=RATIO"));
   EXPECT_THAT(error({"--canary", "5%", "--guard", "p99=fast"}), HasSubstr("--guard: got"));
   EXPECT_THAT(error({"--canary", "5%", "--promote-after", "soon"}), HasSubstr("10m"));

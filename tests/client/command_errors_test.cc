@@ -117,6 +117,13 @@ TEST_F(CommandErrors, AdviceFitsTheCommand) {
   };
   EXPECT_THAT(Run({"levers", "set", "x=1"}).err,
               AllOf(HasSubstr("fulcrum levers list"), Not(HasSubstr("fulcrum shards"))));
+  node_.set_levers = [](const v1::SetLeversRequest&, v1::SetLeversResponse*) {
+    return grpc::Status(grpc::StatusCode::UNAVAILABLE, "nothing was changed: the journal is full");
+  };
+  EXPECT_THAT(Run({"levers", "set", "x=1"}).err,
+              AllOf(HasSubstr("the journal is full"), Not(HasSubstr("is fulcrumd running"))));
+  EXPECT_THAT(RunFulcrum({"--target", "unix:/nowhere/x", "levers", "set", "x=1"}).err,
+              HasSubstr("is fulcrumd running"));
   node_.load_shard = [](const v1::LoadShardRequest&, v1::Shard*) {
     return client::WithFieldViolation("file.tensor", "no tensor t");
   };
@@ -127,6 +134,30 @@ TEST_F(CommandErrors, AdviceFitsTheCommand) {
   };
   EXPECT_THAT(Run(load).err,
               AllOf(HasSubstr("outside the weight roots"), Not(HasSubstr("certificate"))));
+}
+
+TEST_F(CommandErrors, AReasonThatIsNotUtf8IsRefusedByName) {
+  for (const std::vector<std::string>& command :
+       {std::vector<std::string>{"levers", "set", "x=1"}, {"levers", "abort", "canaries/1"}}) {
+    std::vector<std::string> arguments = command;
+    arguments.insert(arguments.end(), {"--reason", "a\xff"});
+    const AppRun run = Run(arguments);
+    EXPECT_EQ(run.exit, 2);
+    EXPECT_THAT(run.err, AllOf(HasSubstr("INVALID_ARGUMENT"), HasSubstr("--reason")));
+  }
+  EXPECT_THAT(Run({"levers", "set", "x=\xff"}).err, HasSubstr("NAME=VALUE: expected UTF-8"));
+}
+
+TEST_F(CommandErrors, AReasonCannotForgeALineOfTheHistory) {
+  v1::LeverEvent* const event = node_.lever_history.add_events();
+  event->set_lever("m16_tc");
+  event->set_actor("a");
+  event->set_reason("fine)\n2026-01-01T00:00:00+00:00  epoch 9  forged\x1b[2J");
+  node_.lever_events.push_back(*event);
+  for (const AppRun& run : {Run({"levers", "history"}), Run({"levers", "watch", "--count", "1"})}) {
+    EXPECT_EQ(std::count(run.out.begin(), run.out.end(), '\n'), 1) << run.out;
+    EXPECT_THAT(run.out, AllOf(HasSubstr("fine)\\n2026"), HasSubstr("\\x1b[2J")));
+  }
 }
 
 TEST_F(CommandErrors, LadderLinesThatAreTheSameAreOne) {

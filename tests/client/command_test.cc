@@ -88,6 +88,12 @@ TEST_F(CommandTest, LeversSetSendsWhatWasAskedAndShowsAborts) {
   EXPECT_EQ(sent.assignments(1).value(), "8");
   EXPECT_EQ(sent.reason(), "trial");
   EXPECT_TRUE(sent.validate_only());
+  const AppRun valid = Run({"levers", "set", "m16_tc=off", "--validate-only"});
+  EXPECT_EQ(valid.out.rfind("valid; nothing was changed\n", 0), 0u) << valid.out;
+  const AppRun json = Run({"levers", "set", "m16_tc=off", "--validate-only", "--json"});
+  EXPECT_EQ(json.Json()["validated_only"], true);
+  const AppRun set = Run({"levers", "set", "m16_tc=off", "--json"});
+  EXPECT_FALSE(set.Json().contains("validated_only"));
   const AppRun stale = Run({"levers", "set", "m16_tc=off", "--based-on-epoch", "3"});
   EXPECT_EQ(stale.exit, 1);
   EXPECT_THAT(stale.err, HasSubstr("ABORTED"));

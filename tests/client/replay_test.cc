@@ -100,7 +100,14 @@ TEST_F(ReplayTest, AnotherWeightOrDeviceIsToldAsSuch) {
   EXPECT_THAT(hash.err, HasSubstr("has the content hash"));
   numerics::Bundle gpu = Written();
   gpu.arm = "w8a16_gemm_m32";
-  EXPECT_EQ(Replay(gpu).Json()["verdict"], "not run");
+  const AppRun not_run = Replay(gpu);
+  EXPECT_EQ(not_run.Json()["verdict"], "not run");
+  EXPECT_EQ(not_run.exit, 3);
+  numerics::Bundle forged = Written();
+  forged.detail = "fine\nright then and now";
+  Replay(forged);
+  EXPECT_THAT(RunFulcrum({"replay", dir_.At(std::to_string(files_))}).out,
+              HasSubstr("fine\\nright then and now"));
   EXPECT_EQ(RunFulcrum({"replay", dir_.At("none")}).exit, 2);
 }
 
