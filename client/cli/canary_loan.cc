@@ -3,6 +3,7 @@
 #include "client/cli/canary_loan.h"
 
 #include "absl/strings/str_cat.h"
+#include "client/cli/lever_messages.h"
 #include "client/cli/names.h"
 
 namespace fulcrum::cli {
@@ -15,16 +16,12 @@ constexpr double kHeartbeatSeconds = 60;
 constexpr double kLongestSeconds = 24 * 3600;
 constexpr int64_t kMostDeclines = 1000000;
 
-bool Runs(const v1::Canary& canary) {
-  return canary.state() == v1::CANARY_STATE_RUNNING || canary.state() == v1::CANARY_STATE_HOLDING;
-}
-
 }  // namespace
 
 absl::Status CanaryLoan::NoneRuns(client::Client& client, const client::CallOptions& options) {
   const auto levers = client.ListLevers(options);
   if (!levers.ok()) return levers.status();
-  if (!levers->has_canary() || !Runs(levers->canary())) return absl::OkStatus();
+  if (!levers->has_canary() || !Lives(levers->canary())) return absl::OkStatus();
   std::string under;
   for (const v1::LeverAssignment& one : levers->canary().candidate()) {
     absl::StrAppend(&under, under.empty() ? "" : ", ", one.name());
@@ -39,11 +36,7 @@ absl::StatusOr<CanaryLoan> CanaryLoan::Start(client::Client& client,
                                              const LeverValues& candidate, uint64_t based_on_epoch,
                                              const std::string& reason) {
   v1::StartCanaryRequest request;
-  for (const auto& [name, value] : candidate) {
-    v1::LeverAssignment* const assignment = request.add_assignments();
-    assignment->set_name(name);
-    assignment->set_value(value);
-  }
+  AddAssignments(candidate, &request);
   request.set_share(kShare);
   request.set_unit(v1::CANARY_UNIT_BATCH);
   request.set_duration_seconds(kLongestSeconds);

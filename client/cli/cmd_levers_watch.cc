@@ -8,16 +8,13 @@
 #include "client/cli/canary_view.h"
 #include "client/cli/commands.h"
 #include "client/cli/json.h"
+#include "client/cli/lever_messages.h"
 #include "client/cli/names.h"
 #include "client/cli/text.h"
 #include "client/cpp/client.h"
 
 namespace fulcrum::cli {
 namespace {
-
-bool Lives(const v1::Canary& canary) {
-  return canary.state() == v1::CANARY_STATE_RUNNING || canary.state() == v1::CANARY_STATE_HOLDING;
-}
 
 // With --json one line an event, so that a reader need not wait for the end.
 void PrintEvent(const Context& context, const v1::LeverEvent& event) {

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "client/cli/lever_messages.h"
 #include "client/cli/names.h"
 #include "client/cli/payload.h"
 
@@ -75,11 +76,7 @@ class RemoteStepNode final : public StepNode {
   absl::StatusOr<LiveLevers> SetLevers(const LeverValues& values, uint64_t based_on_epoch,
                                        const std::string& reason) override {
     v1::SetLeversRequest request;
-    for (const auto& [name, value] : values) {
-      v1::LeverAssignment* const assignment = request.add_assignments();
-      assignment->set_name(name);
-      assignment->set_value(value);
-    }
+    AddAssignments(values, &request);
     request.set_based_on_epoch(based_on_epoch);
     request.set_reason(reason);
     const auto set = client_->SetLevers(request, options_);

@@ -20,6 +20,7 @@
 #include "kernels/bench/machine.h"
 #include "kernels/bench/report.h"
 #include "kernels/bench/sgemv.h"
+#include "kernels/bench/shape_option.h"
 #include "kernels/formats/bf16.h"
 #include "kernels/numerics/oracle.h"
 
@@ -55,10 +56,7 @@ bool Parse(int argc, char** argv, Options* options) {
     } else if (part[0] == "--launches") {
       ok = absl::SimpleAtoi(value, &options->launches) && options->launches > 0;
     } else if (part[0] == "--shape") {
-      const std::vector<std::string> sizes = absl::StrSplit(value, 'x');
-      ok = sizes.size() == 2 && absl::SimpleAtoi(sizes[0], &options->shape_n) &&
-           absl::SimpleAtoi(sizes[1], &options->shape_k) && options->shape_n > 0 &&
-           options->shape_k > 0;
+      ok = ParseShape(value, &options->shape_n, &options->shape_k);
     } else if (part[0] == "--m") {
       options->rows.clear();
       for (const auto& text : absl::StrSplit(value, ',')) {

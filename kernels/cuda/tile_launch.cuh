@@ -6,6 +6,7 @@
 #include <cuda_runtime_api.h>
 
 #include "kernels/cuda/hopper_tile.cuh"
+#include "kernels/cuda/kernel_launch.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/ring.cuh"
 
@@ -21,20 +22,11 @@ struct TilePlan {
 };
 
 // A launch of `clusters` clusters of `size` thread blocks.
-template <class... Parameters, class... Arguments>
-cudaError_t LaunchClusters(void (*kernel)(Parameters...), int size, int clusters, int shared,
-                           cudaStream_t stream, const Arguments&... arguments) {
-  cudaLaunchAttribute cluster = {};
-  cluster.id = cudaLaunchAttributeClusterDimension;
-  cluster.val.clusterDim = {static_cast<unsigned>(size), 1, 1};
-  cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(static_cast<unsigned>(clusters * size));
-  config.blockDim = dim3(kTileThreads);
-  config.dynamicSmemBytes = static_cast<size_t>(shared);
-  config.stream = stream;
-  config.attrs = &cluster;
-  config.numAttrs = 1;
-  return cudaLaunchKernelEx(&config, kernel, arguments...);
+inline KernelGrid TileGrid(int clusters, int size, int shared_bytes) {
+  return {.thread_blocks = dim3(static_cast<unsigned>(clusters * size)),
+          .threads = kTileThreads,
+          .shared_bytes = shared_bytes,
+          .cluster = size};
 }
 
 }  // namespace fulcrum::cuda

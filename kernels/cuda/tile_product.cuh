@@ -263,7 +263,8 @@ cudaError_t LaunchTiles(const Product& p, const CudaContext& context) {
   const int shared = plan.stages * (Shared::kStage + 16) + sums;
   if (const cudaError_t error = AllowShared(kernel, shared); error != cudaSuccess) return error;
   const int clusters = std::min(plan.tiles, context.sm_count / kTileCluster);
-  return LaunchClusters(kernel, kTileCluster, clusters, shared, context.stream, p, plan, map);
+  return LaunchKernel(kernel, TileGrid(clusters, kTileCluster, shared), context.stream, p, plan,
+                      map);
 }
 
 }  // namespace fulcrum::cuda

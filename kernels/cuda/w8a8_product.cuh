@@ -268,9 +268,9 @@ cudaError_t LaunchW8A8(const Product& p, const std::byte* rows, const QuantisedR
   const auto kernel = &W8A8Product<kColumns, kHalves>;
   const int shared = plan.stages * (Tile::kStage + Tile::kExtra);
   if (const cudaError_t error = AllowShared(kernel, shared); error != cudaSuccess) return error;
-  return LaunchClusters(kernel, kTokenCluster,
-                        std::min(plan.tiles, context.sm_count / kTokenCluster), shared,
-                        context.stream, p, x.scales, x.scale_pitch, plan, tokens, weights);
+  const int clusters = std::min(plan.tiles, context.sm_count / kTokenCluster);
+  return LaunchKernel(kernel, TileGrid(clusters, kTokenCluster, shared), context.stream, p,
+                      x.scales, x.scale_pitch, plan, tokens, weights);
 }
 
 }  // namespace fulcrum::cuda

@@ -50,14 +50,11 @@ bool Parse(int argc, char** argv, Options* options) {
   for (int i = 1; i < argc; ++i) {
     const std::vector<std::string> part = absl::StrSplit(argv[i], absl::MaxSplits('=', 1));
     const std::string value = part.size() > 1 ? part[1] : "";
-    const std::vector<std::string> shape = absl::StrSplit(value, 'x');
     bool ok = true;
     if (part[0] == "--backend") {
       options->node.backend = value;
     } else if (part[0] == "--shape") {
-      ok = shape.size() == 2 && absl::SimpleAtoi(shape[0], &options->node.n) &&
-           absl::SimpleAtoi(shape[1], &options->node.k) && options->node.n > 0 &&
-           options->node.k > 0;
+      ok = ParseShape(value, &options->node);
     } else if (part[0] == "--seconds") {
       ok = absl::SimpleAtod(value, &options->seconds) && options->seconds > 0;
     } else if (part[0] == "--pairs") {

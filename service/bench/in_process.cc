@@ -6,6 +6,8 @@
 #include <cstring>
 #include <utility>
 
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "kernels/weights/synthetic.h"
 #include "scheduler/call.h"
@@ -20,6 +22,12 @@ constexpr int kCallersAThread = 8;
 constexpr unsigned kCoresForManyThreads = 8;
 
 }  // namespace
+
+bool ParseShape(const std::string& text, BenchNode* options) {
+  const std::vector<std::string> sizes = absl::StrSplit(text, 'x');
+  return sizes.size() == 2 && absl::SimpleAtoi(sizes[0], &options->n) &&
+         absl::SimpleAtoi(sizes[1], &options->k) && options->n > 0 && options->k > 0;
+}
 
 absl::StatusOr<std::unique_ptr<Server>> StartBenchNode(const BenchNode& options) {
   Config config;

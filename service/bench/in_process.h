@@ -27,6 +27,8 @@ struct BenchNode {
   int slots = 0;            // launch slots; 0: the backend's preference
   std::string m16_tc = "";  // value of the lever; empty: as the node comes
 };
+// NxK as an option's value; false unless both are positive numbers.
+bool ParseShape(const std::string& text, BenchNode* options);
 absl::StatusOr<std::unique_ptr<Server>> StartBenchNode(const BenchNode& options);
 
 // What became of calls that ended within a stretch of time.

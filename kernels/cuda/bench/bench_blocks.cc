@@ -19,6 +19,7 @@
 #include "absl/strings/str_split.h"
 #include "kernels/bench/bench_weight.h"
 #include "kernels/bench/report.h"
+#include "kernels/bench/shape_option.h"
 #include "kernels/cuda/bench/graph_timer.h"
 #include "kernels/cuda/bench/trace_blocks.h"
 #include "kernels/cuda/cuda_backend.h"
@@ -48,13 +49,7 @@ bool Parse(int argc, char** argv, Options* options) {
     } else if (part[0] == "--cold_mb") {
       ok = absl::SimpleAtoi(value, &options->cold_mb) && options->cold_mb > 0;
     } else if (part[0] == "--shape") {
-      options->shapes.clear();
-      for (const auto text : absl::StrSplit(value, ',')) {
-        const std::vector<std::string> sizes = absl::StrSplit(text, 'x');
-        auto& shape = options->shapes.emplace_back();
-        ok = sizes.size() == 2 && absl::SimpleAtoi(sizes[0], &shape.first) &&
-             absl::SimpleAtoi(sizes[1], &shape.second) && shape.first > 0 && shape.second > 0 && ok;
-      }
+      ok = ParseShapes(value, &options->shapes);
     } else {
       ok = false;
     }

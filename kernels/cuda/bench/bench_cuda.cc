@@ -28,6 +28,7 @@
 #include "absl/strings/str_split.h"
 #include "kernels/backend.h"
 #include "kernels/bench/bench_weight.h"
+#include "kernels/bench/shape_option.h"
 #include "kernels/cuda/bench/graph_timer.h"
 #include "kernels/cuda/bench/peers.h"
 #include "kernels/cuda/bench/read_floor.h"
@@ -102,13 +103,7 @@ bool Parse(int argc, char** argv, Options* options) {
             absl::SimpleAtoi(text, &options->rows.emplace_back()) && options->rows.back() > 0 && ok;
       }
     } else if (part[0] == "--shape") {
-      options->shapes.clear();
-      for (const auto text : absl::StrSplit(value, ',')) {
-        const std::vector<std::string> sizes = absl::StrSplit(text, 'x');
-        auto& shape = options->shapes.emplace_back();
-        ok = sizes.size() == 2 && absl::SimpleAtoi(sizes[0], &shape.first) &&
-             absl::SimpleAtoi(sizes[1], &shape.second) && shape.first > 0 && shape.second > 0 && ok;
-      }
+      ok = ParseShapes(value, &options->shapes);
     } else {
       ok = false;
     }

@@ -22,6 +22,7 @@
 #include "absl/strings/str_split.h"
 #include "kernels/bench/bench_weight.h"
 #include "kernels/bench/report.h"
+#include "kernels/bench/shape_option.h"
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/graph_cache.h"
 #include "kernels/formats/bf16.h"
@@ -64,13 +65,7 @@ bool Parse(int argc, char** argv, Options* options) {
     } else if (part[0] == "--targets") {
       ok = absl::SimpleAtoi(value, &options->targets) && options->targets > 0;
     } else if (part[0] == "--shape") {
-      options->shapes.clear();
-      for (const auto text : absl::StrSplit(value, ',')) {
-        const std::vector<std::string> sizes = absl::StrSplit(text, 'x');
-        auto& shape = options->shapes.emplace_back();
-        ok = sizes.size() == 2 && absl::SimpleAtoi(sizes[0], &shape.first) &&
-             absl::SimpleAtoi(sizes[1], &shape.second) && ok;
-      }
+      ok = ParseShapes(value, &options->shapes);
     } else {
       ok = false;
     }
