@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "kernels/cuda/exact_range.cuh"
+#include "kernels/cuda/exact_launch.cuh"
 
 namespace fulcrum::cuda {
 
@@ -11,9 +11,11 @@ cudaError_t RunExactFp8(const ArmArgs& args) {
   const auto& context = *static_cast<const CudaContext*>(args.context);
   const Product p = MakeProduct(args);
   if (static_cast<const CudaWeight*>(args.weight)->has_nan()) {
-    return LaunchExactRanges<Fp8Step<true>, kColumns>(p, context);
+    return LaunchExactRanges<Fp8Steps<true, 1>, kColumns>(p, context);
   }
-  return LaunchExactRanges<Fp8Step<false>, kColumns>(p, context);
+  // Two steps together take fewer loads and, of sixteen columns, more registers than there are.
+  constexpr int kSteps = kColumns <= 8 ? 2 : 1;
+  return LaunchExactRanges<Fp8Steps<false, kSteps>, kColumns>(p, context);
 }
 
 }  // namespace fulcrum::cuda

@@ -74,7 +74,7 @@ __global__ void __launch_bounds__(kMaxWarps * 32) ExactProduct(Product p) {
       for (int row = 0; row < 2; ++row) {
 #pragma unroll
         for (int c = 0; c < kColumns; ++c) {
-          const float sum = AddLanes(acc[i][row][c]);
+          const float sum = AddLanes<1>(acc[i][row][c]);
           if (lane % 4 == c % 4) {
             sums[(segment * kColumns + c) * kRows + i * kTileRows + row * 8 + lane / 4] = sum;
           }

@@ -15,13 +15,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <algorithm>
 #include <climits>
 #include <cstdint>
 
 #include "kernels/cuda/async_copy.cuh"
 #include "kernels/cuda/exact_step.cuh"
-#include "kernels/cuda/kernel_launch.h"
 #include "kernels/cuda/product.cuh"
 #include "kernels/cuda/workspace.cuh"
 
@@ -31,11 +29,11 @@ inline constexpr int kQuarterK = 2 * kStepK;
 
 // A stage of the ring is a part of a block; the fewer columns, the larger, since asking costs the
 // same for all.
-template <class Step, int kTiles, int kColumns>
+template <class Steps, int kTiles, int kColumns>
 struct RangeShape {
-  static constexpr int kQuarters = kColumns > 4 || !Step::kScaled ? 2 : 4;  // of a stage
+  static constexpr int kQuarters = kColumns > 4 || !Steps::kScaled ? 2 : 4;  // of a stage
   static constexpr int kStages = kQuarters == 4 ? 2 : 3;
-  static constexpr int kQuarterBytes = Step::kBlockBytes / 4;
+  static constexpr int kQuarterBytes = Steps::kBlockBytes / 4;
   static constexpr int kTileBytes = kQuarters * kQuarterBytes;
   // Of a column: eight of them begin in eight banks.
   static constexpr int kPitch = kQuarters * kQuarterK * 2 + 16;
@@ -46,10 +44,12 @@ struct RangeShape {
   static constexpr int kSums = 2 * kTiles * kColumns;  // accumulators of a thread
   static constexpr int kOutputs = kSums / 4;           // outputs of a thread
   static_assert(kSums % 4 == 0 && 4 % kQuarters == 0 && kItems % 32 == 0);
-  // Warps of a thread block, which has a multiprocessor for itself: what registers allow, which
-  // code for sm_90 and later needs fewer of.
+  // Warps of a thread block, which has a multiprocessor for itself, at most: what registers allow,
+  // which code for sm_90 and later needs fewer of; and few columns leave so little to do that fewer
+  // warps, with longer ranges, are faster.
   static constexpr int Warps(bool from_sm_90) {
-    return kColumns <= 8 && Step::kScaled ? 16 : from_sm_90 ? 12 : 8;
+    if (!Steps::kScaled || kColumns > 8) return from_sm_90 ? 12 : 8;
+    return kColumns > 4 && from_sm_90 ? 16 : kColumns > 2 ? 12 : 8;
   }
 };
 
@@ -68,9 +68,16 @@ struct RangePlan {
   uint32_t* sums;  // [tile group][column group][segment][output][thread]
 };
 
-template <class Step, int kTiles, int kColumns>
+// A thread's lane of the order, and its row of a tile's first eight. Not as a fragment has them: of
+// 16 bytes a lane what lanes i and i ^ 1 share takes two cycles of the multiprocessor, what lanes i
+// and i ^ 4 share four.
+inline constexpr int kOrderLaneStride = 2;
+__device__ __forceinline__ int OrderLane(int lane) { return lane / kOrderLaneStride % 4; }
+__device__ __forceinline__ int RowOf(int lane) { return lane / 8 * 2 + lane % 2; }
+
+template <class Steps, int kTiles, int kColumns>
 class RangeProduct {
-  using Shape = RangeShape<Step, kTiles, kColumns>;
+  using Shape = RangeShape<Steps, kTiles, kColumns>;
 
  public:
   __device__ __forceinline__ RangeProduct(const Product& product, const RangePlan& range_plan,
@@ -107,9 +114,9 @@ class RangeProduct {
         const uint32_t here = ring + stage * Shape::kStageBytes;
         ScaleActivations(
             here + kTiles * Shape::kTileBytes,
-            Step::kScaled ? __shfl_sync(~0u, scale, part * Shape::kQuarters / 4) : 1.0f);
+            Steps::kScaled ? __shfl_sync(~0u, scale, part * Shape::kQuarters / 4) : 1.0f);
         __syncwarp();
-        Multiply(here + lane * 16, sums);
+        Multiply(here, sums);
         __syncwarp();
         Ask(stage);
         stage = stage + 1 == Shape::kStages ? 0 : stage + 1;
@@ -154,8 +161,8 @@ class RangeProduct {
       const int first_block = at.segment * p.segment_blocks, quarter = at.from * Shape::kQuarters;
       asking.left = at.to - at.from;
       asking.of_block = quarter % 4;
-      asking.weights = TileCodes(p, Tile(at), Step::kBlockBytes) +
-                       int64_t{first_block + quarter / 4} * kPanelTiles * Step::kBlockBytes +
+      asking.weights = TileCodes(p, Tile(at), Steps::kBlockBytes) +
+                       int64_t{first_block + quarter / 4} * kPanelTiles * Steps::kBlockBytes +
                        asking.of_block * Shape::kQuarterBytes + lane * 16;
       asking.first_column = at.column_group * kColumns;
       asking.k = first_block * kBlockK + quarter * kQuarterK;
@@ -172,7 +179,7 @@ class RangeProduct {
 #pragma unroll
         for (int part = 0; part < Shape::kTileBytes; part += 512) {
           AsyncCopy16(to + i * Shape::kTileBytes + part + lane * 16,
-                      asking.weights + i * Step::kBlockBytes + part);
+                      asking.weights + i * Steps::kBlockBytes + part);
         }
       }
       // Sixteen bytes of a column each; lane parts and constants apart, or every address of this
@@ -192,7 +199,7 @@ class RangeProduct {
       asking.of_block += Shape::kQuarters;
       if (asking.of_block == 4) {
         asking.of_block = 0;
-        asking.weights += (kPanelTiles - 1) * Step::kBlockBytes;
+        asking.weights += (kPanelTiles - 1) * Steps::kBlockBytes;
       }
       if (--asking.left == 0) Aim();
     }
@@ -200,7 +207,7 @@ class RangeProduct {
   }
 
   __device__ __forceinline__ float Scale(const Unit& at) const {  // of block `lane` of the segment
-    if constexpr (!Step::kScaled) return 1.0f;
+    if constexpr (!Steps::kScaled) return 1.0f;
     const int block = at.segment * p.segment_blocks + lane;
     const int row = Tile(at) * kTileRows / kScaleRows;
     return block < p.blocks ? __ldg(p.scales + int64_t{row} * p.blocks + block) : 0.0f;
@@ -214,7 +221,7 @@ class RangeProduct {
     for (int i = 0; i < Shape::kItems / 32; ++i) {  // eight columns, or fewer of several steps
       const uint32_t here = at + 8 * i % kColumns * Shape::kPitch + 8 * i / kColumns * kStepK * 2;
       SharedStore(to + i * 512,
-                  Scaled<Step::kScaled>(SharedLoad32(here), SharedLoad32(here + 16), scale));
+                  Scaled<Steps::kScaled>(SharedLoad32(here), SharedLoad32(here + 16), scale));
     }
   }
 
@@ -222,34 +229,40 @@ class RangeProduct {
   __device__ __forceinline__ uint32_t Activations() const {
     return ring + Shape::kStages * Shape::kStageBytes;
   }
-  // weights: this thread's in the stage.
-  __device__ __forceinline__ void Multiply(uint32_t weights, float (&sums)[Shape::kSums]) const {
-    uint32_t xs = Activations() + lane % 4 * 16;
-    Step next[kTiles];
+  __device__ __forceinline__ void Multiply(uint32_t stage, float (&sums)[Shape::kSums]) const {
+    int lane = this->lane;
+    asm volatile("" : "+r"(lane));  // or its places would be kept in registers
+    const uint32_t weights = stage + (4 * RowOf(lane) + OrderLane(lane)) * 16;
+    uint32_t xs = Activations() + OrderLane(lane) * 16;
+    Steps next[kTiles];
     const auto load = [&](int step) {
 #pragma unroll
       for (int i = 0; i < kTiles; ++i) next[i].LoadShared(weights + i * Shape::kTileBytes, step);
     };
     load(0);
 #pragma unroll 1
-    for (int step = 0; step < Shape::kSteps; ++step, xs += kColumns * 64) {
-      StepPairs pairs[kTiles];
+    for (int first = 0; first < Shape::kSteps; first += Steps::kSteps) {
 #pragma unroll
-      for (int i = 0; i < kTiles; ++i) pairs[i] = next[i].Pairs();
-      load(min(step + 1, Shape::kSteps - 1));
-      // Two columns at a time, the next two on their way.
-      float4 x[2] = {SharedLoadF32(xs), SharedLoadF32(xs + 64)};
+      for (int step = 0; step < Steps::kSteps; ++step, xs += kColumns * 64) {
+        StepPairs pairs[kTiles];
 #pragma unroll
-      for (int c = 0; c < kColumns; c += 2) {
-        const float4 now[2] = {x[0], x[1]};
-        if (c + 2 < kColumns) {
-          x[0] = SharedLoadF32(xs + (c + 2) * 64);
-          x[1] = SharedLoadF32(xs + (c + 3) * 64);
-        }
+        for (int i = 0; i < kTiles; ++i) pairs[i] = next[i].Step(step);
+        if (step + 1 == Steps::kSteps)
+          load(min(first + Steps::kSteps, Shape::kSteps - Steps::kSteps));
+        // Two columns at a time, the next two on their way.
+        float4 x[2] = {SharedLoadF32(xs), SharedLoadF32(xs + 64)};
 #pragma unroll
-        for (int i = 0; i < 2 * kTiles; ++i) {
-          float* const of = sums + i / 2 * 2 * kColumns + c + i % 2;
-          ExactStep(pairs[i / 2], now[i % 2], of[0], of[kColumns]);
+        for (int c = 0; c < kColumns; c += 2) {
+          const float4 now[2] = {x[0], x[1]};
+          if (c + 2 < kColumns) {
+            x[0] = SharedLoadF32(xs + (c + 2) * 64);
+            x[1] = SharedLoadF32(xs + (c + 3) * 64);
+          }
+#pragma unroll
+          for (int i = 0; i < 2 * kTiles; ++i) {
+            float* const of = sums + i / 2 * 2 * kColumns + c + i % 2;
+            ExactStep(pairs[i / 2], now[i % 2], of[0], of[kColumns]);
+          }
         }
       }
     }
@@ -287,7 +300,7 @@ class RangeProduct {
   }
 
   // Of the four threads that hold a sum each keeps its share: output j of a thread is accumulator
-  // 4 j + lane % 4. Who is last adds them all, in ascending order.
+  // 4 j + its lane of the order. Who is last adds them all, in ascending order.
   __device__ __forceinline__ void Finish(int unit, const float (&sums)[Shape::kSums]) const {
     int lane = this->lane;
     asm volatile(""
@@ -296,8 +309,8 @@ class RangeProduct {
     float own[Shape::kOutputs];
 #pragma unroll
     for (int i = 0; i < Shape::kSums; ++i) {
-      const float sum = AddLanes(sums[i]);
-      if (lane % 4 == i % 4) own[i / 4] = sum;
+      const float sum = AddLanes<kOrderLaneStride>(sums[i]);
+      if (OrderLane(lane) == i % 4) own[i / 4] = sum;
     }
     constexpr int kWords = Shape::kOutputs * 32;
     uint32_t* const meeting =
@@ -335,9 +348,9 @@ class RangeProduct {
     }
 #pragma unroll
     for (int j = 0; j < Shape::kOutputs; ++j) {
-      const int i = 4 * j + lane % 4, row = i / kColumns;
+      const int i = 4 * j + OrderLane(lane), row = i / kColumns;
       const int64_t n =
-          int64_t{Tile(at)} * kTileRows + row / 2 * kTileRows + row % 2 * 8 + lane / 4;
+          int64_t{Tile(at)} * kTileRows + row / 2 * kTileRows + row % 2 * 8 + RowOf(lane);
       const int m = at.column_group * kColumns + i % kColumns;
       if (n < p.n && m < p.m) StoreResult(p, m, n, sum[j]);
     }
@@ -354,70 +367,5 @@ class RangeProduct {
     const std::byte* weights;
   } asking;
 };
-
-template <class Step, int kTiles, int kColumns>
-__global__ void __launch_bounds__((RangeShape<Step, kTiles, kColumns>::Warps(kFromSm90) * 32), 1)
-    RangeKernel(const __grid_constant__ Product p, const __grid_constant__ RangePlan plan) {
-  extern __shared__ __align__(16) std::byte shared[];
-  const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32, 0);
-  const int range = warp * static_cast<int>(gridDim.x) + static_cast<int>(blockIdx.x);
-  if (range >= plan.ranges) return;
-  constexpr int kWarpBytes = RangeShape<Step, kTiles, kColumns>::kWarpBytes;
-  RangeProduct<Step, kTiles, kColumns>(p, plan, SharedAddress(shared) + warp * kWarpBytes, range)
-      .Run();
-}
-
-// All thread blocks of a launch run at once, as whoever waits for another needs.
-template <class Step, int kTiles, int kColumns>
-cudaError_t LaunchRanges(const Product& p, const CudaContext& context) {
-  using Shape = RangeShape<Step, kTiles, kColumns>;
-  const auto kernel = &RangeKernel<Step, kTiles, kColumns>;
-  const int block_warps =
-      std::min(Shape::Warps(context.has_bulk_copies), context.max_shared_bytes / Shape::kWarpBytes);
-  const KernelGrid shape = {.thread_blocks = {},
-                            .threads = block_warps * 32,
-                            .shared_bytes = block_warps * Shape::kWarpBytes};
-  if (const cudaError_t error = AllowShared(kernel, static_cast<size_t>(shape.shared_bytes));
-      error != cudaSuccess) {
-    return error;
-  }
-  const int warps = context.sm_count * block_warps;
-  RangePlan plan = {};
-  plan.column_groups = (p.m + kColumns - 1) / kColumns;
-  plan.unit_stages = p.segment_blocks * (4 / Shape::kQuarters);
-  plan.left = reinterpret_cast<uint32_t*>(context.workspace);
-  plan.sums = plan.left + int64_t{warps} * Shape::kSums * 32;
-  // As many rows at a time as the workspace has room for.
-  const int64_t units_a_group = int64_t{plan.column_groups} * p.segments;
-  const int64_t words = context.workspace_bytes / 4 - int64_t{warps} * Shape::kSums * 32;
-  const auto most =
-      static_cast<int>(std::min(words / (units_a_group * Shape::kOutputs * 32),
-                                int64_t{INT32_MAX / 2} / (units_a_group * plan.unit_stages)));
-  if (most < 1) return cudaErrorMemoryAllocation;
-  const int tile_groups = (p.tiles + kTiles - 1) / kTiles;
-  for (int first = 0; first < tile_groups; first += most) {
-    plan.first_tile = first * kTiles;
-    plan.tile_groups = std::min(most, tile_groups - first);
-    const int stages = plan.tile_groups * static_cast<int>(units_a_group) * plan.unit_stages;
-    plan.range_stages = std::max(plan.unit_stages, (stages + warps - 1) / warps);
-    plan.ranges = (stages + plan.range_stages - 1) / plan.range_stages;
-    KernelGrid grid = shape;
-    grid.thread_blocks = dim3(static_cast<unsigned>(std::min(plan.ranges, context.sm_count)));
-    if (const cudaError_t error = LaunchKernel(kernel, grid, context.stream, p, plan);
-        error != cudaSuccess) {
-      return error;
-    }
-  }
-  return cudaSuccess;
-}
-
-// Two tiles a warp where that leaves work for most warps, else one.
-template <class Step, int kColumns>
-cudaError_t LaunchExactRanges(const Product& p, const CudaContext& context) {
-  const int64_t units = int64_t{p.tiles} * p.segments * ((p.m + kColumns - 1) / kColumns);
-  return units >= int64_t{context.sm_count} * RangeShape<Step, 2, kColumns>::Warps(true) * 5 / 4
-             ? LaunchRanges<Step, 2, kColumns>(p, context)
-             : LaunchRanges<Step, 1, kColumns>(p, context);
-}
 
 }  // namespace fulcrum::cuda

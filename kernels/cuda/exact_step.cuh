@@ -30,10 +30,11 @@ __device__ __forceinline__ float4 Scaled(uint32_t low_pair, uint32_t high_pair, 
           __fmul_rn(x.w, scale)};
 }
 
-// (a0 + a2) + (a1 + a3), in every one of the four threads.
+// (a0 + a2) + (a1 + a3), in every one of the four threads, which are kStride lanes apart.
+template <int kStride>
 __device__ __forceinline__ float AddLanes(float sum) {
-  sum = __fadd_rn(sum, __shfl_xor_sync(~0u, sum, 2));
-  return __fadd_rn(sum, __shfl_xor_sync(~0u, sum, 1));
+  sum = __fadd_rn(sum, __shfl_xor_sync(~0u, sum, 2 * kStride));
+  return __fadd_rn(sum, __shfl_xor_sync(~0u, sum, kStride));
 }
 
 }  // namespace fulcrum::cuda

@@ -96,33 +96,40 @@ struct Bf16Quarter {
   }
 };
 
-// One step of one tile, from shared memory. thread: as above, of the block's first step.
-template <bool kMayBeNan>
-struct Fp8Step {
-  static constexpr int kBlockBytes = kFp8BlockBytes;
+// kSteps steps of one tile, one or two, from shared memory. thread: as above.
+template <bool kMayBeNan, int kStepsTogether>
+struct Fp8Steps {
+  static constexpr int kBlockBytes = kFp8BlockBytes, kSteps = kStepsTogether;
   static constexpr bool kScaled = true, kNan = kMayBeNan;
-  uint2 words;
+  uint32_t words[2 * kSteps];
 
-  __device__ __forceinline__ void LoadShared(uint32_t thread, int step) {
-    words = SharedLoad64(thread + step / 2 * 512 + step % 2 * 8);
+  // first: a multiple of kSteps.
+  __device__ __forceinline__ void LoadShared(uint32_t thread, int first) {
+    if constexpr (kSteps == 2) {
+      const uint4 two = SharedLoad(thread + first / 2 * 512);
+      words[0] = two.x, words[1] = two.y, words[2] = two.z, words[3] = two.w;
+    } else {
+      const uint2 one = SharedLoad64(thread + first / 2 * 512 + first % 2 * 8);
+      words[0] = one.x, words[1] = one.y;
+    }
   }
-  __device__ __forceinline__ StepPairs Pairs() const {
+  __device__ __forceinline__ StepPairs Step(int step) const {
     StepPairs out;
-    Undeal<kNan>(words.x, out.pair[0], out.pair[1]);
-    Undeal<kNan>(words.y, out.pair[2], out.pair[3]);
+    Undeal<kNan>(words[2 * step], out.pair[0], out.pair[1]);
+    Undeal<kNan>(words[2 * step + 1], out.pair[2], out.pair[3]);
     return out;
   }
 };
 
-struct Bf16Step {
-  static constexpr int kBlockBytes = kBf16BlockBytes;
+struct Bf16Steps {
+  static constexpr int kBlockBytes = kBf16BlockBytes, kSteps = 1;
   static constexpr bool kScaled = false, kNan = false;
   uint4 words;
 
   __device__ __forceinline__ void LoadShared(uint32_t thread, int step) {
     words = SharedLoad(thread + step * 512);
   }
-  __device__ __forceinline__ StepPairs Pairs() const {
+  __device__ __forceinline__ StepPairs Step(int) const {
     return {{words.x, words.z, words.y, words.w}};
   }
 };

@@ -33,7 +33,10 @@ class Soak(unittest.TestCase):
                 self.assertEqual((result["errors"], result["mismatches"]), (0, 0))
                 return node.resident_bytes()
             calls = lambda: node.metric("fulcrum_calls_total", code="OK")  # noqa: E731
-            bench(3)  # buffers, arenas and caches fill
+            # Buffers and caches fill, and threads come to their arenas: with every client that
+            # connects a few, 0.9 MB each, until there are eight a core.
+            for _ in range(scaled(3, 20)):
+                bench(1)
             half = scaled(60_000, 500_000)
             resident = [bench(1)]
             first = calls()

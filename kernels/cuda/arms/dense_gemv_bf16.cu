@@ -1,8 +1,8 @@
 // bf16, class exact, every M.
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/cuda/arms.h"
+#include "kernels/cuda/exact_launch.cuh"
 #include "kernels/cuda/exact_product.cuh"
-#include "kernels/cuda/exact_range.cuh"
 
 namespace fulcrum::cuda {
 
@@ -11,8 +11,8 @@ absl::Status dense_gemv_bf16(const ArmArgs& args) {
   const auto& context = *static_cast<const CudaContext*>(args.context);
   const auto run = [&] {
     if (args.m == 1) return LaunchExact<Bf16Fragment, 1, 1>(p, context.stream);
-    if (args.m <= 4) return LaunchExactRanges<Bf16Step, 4>(p, context);
-    return LaunchExactRanges<Bf16Step, 8>(p, context);
+    if (args.m <= 4) return LaunchExactRanges<Bf16Steps, 4>(p, context);
+    return LaunchExactRanges<Bf16Steps, 8>(p, context);
   };
   return CudaStatus(run(), "dense_gemv_bf16");
 }
