@@ -147,7 +147,7 @@ class LeversEnd final : public Command {
   explicit LeversEnd(bool promote) : promote_(promote) {}
   void Declare(Options& options) override {
     options.Add("name", &name_, "canaries/NUMBER (default: the one that runs)");
-    options.Add("--reason", &reason_, "Kept in the event");
+    options.Text("--reason", &reason_, "Kept in the event");
   }
   int Run(const Context& context) override {
     absl::Status utf8 = CheckUtf8("--reason", reason_);
