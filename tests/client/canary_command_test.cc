@@ -186,7 +186,7 @@ TEST_F(CanaryCommandTest, WatchShowsARunningCanaryUntilItIsOverAndSendsHeartbeat
   EXPECT_EQ(beats, 3);
   EXPECT_THAT(watch.out, HasSubstr("attn_o"));
   EXPECT_THAT(watch.out, HasSubstr("5-8"));
-  EXPECT_THAT(watch.out, HasSubstr("canaries/12 promoted"));
+  EXPECT_THAT(watch.out, HasSubstr("\ncanaries/12 promoted: all is well\n"));
   EXPECT_EQ(Run({"levers", "watch", "--count", "2", "--every", "0.001"}).exit, 0);
 
   node_.levers.mutable_canary()->set_state(v1::CANARY_STATE_REVERTED);
