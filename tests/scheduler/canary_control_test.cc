@@ -128,6 +128,29 @@ TEST_F(CanaryControlTest, EachClientHasOneSideAndEveryReplyNamesItsEpoch) {
   EXPECT_EQ(levers_.History().back().cause, LeverCause::kAbort);
 }
 
+TEST_F(CanaryControlTest, CallsThatWaitedBeforeItBeganCountForNeitherSide) {
+  std::vector<std::shared_ptr<TestCall>> calls;
+  const auto submit = [&](int count) {
+    for (int i = 0; i < count; ++i) {
+      calls.push_back(std::make_shared<TestCall>(std::vector{shard_}, 32, 0.5f));  // a batch each
+      calls.back()->client = "client-" + std::to_string(i);
+      ASSERT_TRUE(Submit(scheduler_, calls.back()).ok());
+    }
+  };
+  scheduler_.Pause();
+  submit(40);
+  MustStart(Spec());
+  scheduler_.Resume();
+  for (const auto& call : calls) ASSERT_TRUE(call->Await().ok());
+  submit(40);
+  scheduler_.Drain(absl::InfiniteDuration());  // what was answered is told
+  for (const auto& call : calls) ASSERT_TRUE(call->Await().ok());
+  const CanaryReport report = *control_.Last();
+  EXPECT_GT(report.control_side.batches, 0);
+  EXPECT_LT(report.control_side.batches, 40);  // of the clients that are on its side
+  EXPECT_LE(report.control_side.batches + report.canary_side.batches, 40);
+}
+
 TEST_F(CanaryControlTest, ExactCallsKeepTheirBitsOnEitherSide) {
   const auto before = CallOnce(Policy::kExact)->outputs;
   MustStart(Spec());
