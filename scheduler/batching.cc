@@ -33,9 +33,10 @@ bool GoesBefore(const LaneRank& a, const LaneRank& b, absl::Time now,
   return key(a) < key(b);
 }
 
-uint64_t CanaryOf(const LeverView& view, const Call& call) {
+CallSide SideOf(const LeverView& view, const Call& call) {
   const CanarySplit* const split = view.canary.get();
-  if (split == nullptr || split->valve->closed.load(std::memory_order_acquire)) return 0;
+  if (split == nullptr) return {};
+  if (split->valve->closed.load(std::memory_order_acquire)) return {.under = split->id};
   bool assigned = false;
   switch (split->unit) {
     case CanaryUnit::kClient:
@@ -48,7 +49,7 @@ uint64_t CanaryOf(const LeverView& view, const Call& call) {
       assigned = call.policy == Policy::kFastest;
       break;
   }
-  return assigned ? split->id : 0;
+  return {.canary = assigned ? split->id : 0, .under = split->id};
 }
 
 const std::shared_ptr<const LeverSnapshot>& SnapshotFor(const LeverView& view, uint64_t canary,

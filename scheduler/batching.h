@@ -44,9 +44,13 @@ struct LaneRank {
 // equals.
 bool GoesBefore(const LaneRank& a, const LaneRank& b, absl::Time now, absl::Duration max_lane_wait);
 
-// The side of a call, decided once, when it comes: the canary whose candidate it runs, or 0 for the
-// control. Under the unit `batch` every call under FASTEST is on the side, and its batches draw.
-uint64_t CanaryOf(const LeverView& view, const Call& call);
+// The side of a call, decided once, when it comes. Under the unit `batch` every call under FASTEST
+// is on the canary's, and its batches draw.
+struct CallSide {
+  uint64_t canary = 0;  // the canary whose candidate it runs; 0: it is on the control's side
+  uint64_t under = 0;   // the canary under way; 0: none
+};
+CallSide SideOf(const LeverView& view, const Call& call);
 
 // The one place that decides which snapshot a batch of a side runs under. `draw` numbers the
 // batches of the unit `batch`. Calls of a canary that ended meanwhile run under the live snapshot.

@@ -45,6 +45,7 @@ struct CanaryReport {
   uint64_t epoch = 0, control_epoch = 0;
   absl::Time started = {}, ended = absl::InfiniteFuture(), last_heartbeat = {};
   std::string evidence = {};  // why it ended, or where it stands
+  bool not_kept = false;      // its end could not be journalled when it came
   CanarySide control_side = {}, canary_side = {};
   int64_t comparable_control = 0, comparable_canary = 0;
   std::vector<CanaryComparison::Row> rows = {};

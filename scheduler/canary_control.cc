@@ -10,7 +10,7 @@ namespace fulcrum {
 namespace {
 
 constexpr char kActor[] = "node";
-// Until a promotion that the journal refused is tried again.
+// Until what the journal refused, a promotion or a record, is tried again.
 constexpr absl::Duration kTryAgain = absl::Seconds(5);
 
 }  // namespace
@@ -47,6 +47,7 @@ CanaryReport CanaryControl::Report() const {
   report.control = control_;
   report.epoch = epoch_;
   report.control_epoch = control_epoch_;
+  report.not_kept = !not_kept_.empty();
   if (!canary_->ended() && !not_kept_.empty()) {
     report.evidence +=
         absl::StrFormat(" (its time is over, but it cannot be promoted: %s)", not_kept_);
@@ -143,11 +144,13 @@ absl::Status CanaryControl::End(uint64_t id, LeverCause cause, const std::string
   }
   {
     absl::MutexLock lock(&mu_);
+    not_kept_ = std::string(ended.message());
     canary_->End(cause == LeverCause::kPromote  ? CanaryState::kPromoted
                  : cause == LeverCause::kRevert ? CanaryState::kReverted
                                                 : CanaryState::kAborted,
                  std::move(evidence), clock_.Now());
     live_ = false;
+    act_.Signal();
   }
   TellChange();
   return ended;
@@ -195,25 +198,38 @@ void CanaryControl::OnIncident(const Incident& incident) {
 
 void CanaryControl::Loop() {
   absl::Time not_before = absl::InfinitePast();  // of a promotion
+  absl::Time write_at = absl::InfinitePast();    // next try of what is unwritten
   for (;;) {
     uint64_t id = 0;
     std::string reason;
+    bool write = false;
     {
       absl::MutexLock lock(&mu_);
       for (;;) {
         if (stopping_) return;
         absl::Time look_again = absl::InfiniteFuture();
+        const absl::Time now = clock_.Now();
+        if (store_.unwritten()) {
+          write = now >= write_at;
+          if (write) break;
+          look_again = write_at;
+        }
         if (canary_ != nullptr && !canary_->ended()) {
-          const absl::Time now = clock_.Now();
           const Canary::Action action = canary_->Decide(now).action;
           if (action == Canary::Action::kRevert) break;
           if (action != Canary::Action::kNone && now >= not_before) break;
-          look_again = std::max(canary_->NextLook(), not_before);
+          look_again = std::min(look_again, std::max(canary_->NextLook(), not_before));
         }
         clock_.Wait(mu_, act_, look_again);
       }
-      id = canary_->id();
-      reason = canary_->spec().reason;
+      if (!write) {
+        id = canary_->id();
+        reason = canary_->spec().reason;
+      }
+    }
+    if (write) {
+      if (!store_.WriteUnwritten().ok()) write_at = clock_.Now() + kTryAgain;
+      continue;
     }
     absl::MutexLock change(&change_mu_);
     Canary::Decision decision;

@@ -3,6 +3,7 @@
 // everything passes through, and what concerns the canary is looked at on the way. A breach closes
 // the canary's valve on the thread that reported it, so the next batch picked anywhere runs under
 // the live levers; making that an epoch, an event and a journal record is this class's thread's.
+// So is writing down what the journal could not take when it happened (LeverStore::unwritten).
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -90,7 +91,9 @@ class CanaryControl final : public Observer {
   std::shared_ptr<CanaryValve> valve_ ABSL_GUARDED_BY(mu_);
   std::vector<LeverChange> control_ ABSL_GUARDED_BY(mu_);
   uint64_t epoch_ ABSL_GUARDED_BY(mu_) = 0, control_epoch_ ABSL_GUARDED_BY(mu_) = 0;
-  std::string not_kept_ ABSL_GUARDED_BY(mu_);  // why its promotion is not in the journal yet
+  // Why its end could not be journalled: a promotion that still waits for it, or another end, which
+  // took effect.
+  std::string not_kept_ ABSL_GUARDED_BY(mu_);
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
   absl::CondVar act_;              // the thread should look
   std::atomic<bool> live_{false};  // a canary runs or holds: worth taking the lock

@@ -10,7 +10,6 @@ namespace fulcrum {
 namespace {
 
 constexpr int64_t kMostSamples = 1000000;
-constexpr double kLeastRatio = 1.0, kMostRatio = 100;
 
 absl::Status Bad(const char* field, const std::string& text) {
   return absl::InvalidArgumentError(absl::StrFormat("%s: %s", field, text));

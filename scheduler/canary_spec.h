@@ -32,6 +32,9 @@ enum class CanarySuccess : uint8_t { kHold, kPromote };
 inline constexpr std::array kAllCanarySuccesses = {CanarySuccess::kHold, CanarySuccess::kPromote};
 std::string_view Name(CanarySuccess success);
 
+// What a guard on a ratio takes, besides infinity.
+inline constexpr double kLeastRatio = 1.0, kMostRatio = 100;
+
 struct CanaryGuards {
   int64_t min_samples = 200;  // comparable batches a side before it can succeed
   // Reverts when the kernel stage is slower than this many times the control's, like with like.

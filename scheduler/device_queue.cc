@@ -28,9 +28,8 @@ LaneRank RankOf(const Lane& lane) {
 
 }  // namespace
 
-Waiting* DeviceQueue::Add(std::shared_ptr<Call> call, absl::Time now, uint64_t seq,
-                          uint64_t canary) {
-  std::unique_ptr<Lane>& lane = lanes_[LaneKey(*call, canary)];
+Waiting* DeviceQueue::Add(std::shared_ptr<Call> call, absl::Time now, uint64_t seq, CallSide side) {
+  std::unique_ptr<Lane>& lane = lanes_[LaneKey(*call, side.canary)];
   if (lane == nullptr) {
     if (spare_lanes_.empty()) {
       lane = std::make_unique<Lane>();
@@ -38,10 +37,10 @@ Waiting* DeviceQueue::Add(std::shared_ptr<Call> call, absl::Time now, uint64_t s
       lane = std::move(spare_lanes_.back());
       spare_lanes_.pop_back();
     }
-    lane->canary = canary;
+    lane->canary = side.canary;
     lane->draw = next_draw_++;
   }
-  return lane->Add(std::move(call), now, seq);
+  return lane->Add(std::move(call), now, seq, side.under);
 }
 
 TakenCall DeviceQueue::Remove(Waiting* waiting) {
@@ -105,6 +104,13 @@ absl::Time DeviceQueue::Pick(const LeverView& view, absl::Time now, const Rules&
   }
   batch.levers = std::move(best_levers);
   Take(*best, best_policy.max_rows, batch);
+  // Who waited already when the canary began had no side: such calls may be those of a client of
+  // the canary's side, and the backlog that they made is not the load that the canary's side saw.
+  if (batch.canary != nullptr && !batch.candidate() &&
+      std::any_of(batch.calls.begin(), batch.calls.end(),
+                  [&](const TakenCall& taken) { return taken.under != batch.canary->id; })) {
+    batch.canary = nullptr;
+  }
   return now;
 }
 

@@ -24,8 +24,7 @@ class DeviceQueue {
   };
 
   bool empty() const { return lanes_.empty(); }
-  // `canary`: the call's side (batching.h).
-  Waiting* Add(std::shared_ptr<Call> call, absl::Time now, uint64_t seq, uint64_t canary = 0);
+  Waiting* Add(std::shared_ptr<Call> call, absl::Time now, uint64_t seq, CallSide side = {});
   TakenCall Remove(Waiting* waiting);
   // The waiting call with the earliest deadline; null when empty.
   Waiting* MostUrgent() const;

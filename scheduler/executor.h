@@ -27,7 +27,8 @@ struct Batch {
   CloseReason close_reason = CloseReason::kDeviceIdle;
   std::shared_ptr<const LeverSnapshot> levers;  // from pick to reply
   // At the pick: the live snapshot, which is `levers` unless the canary's candidate is, and the
-  // canary under way, if any: null for a batch of its side that was held back (device_queue.cc).
+  // canary under way, if any: null for a batch that is of neither side, because it was held back or
+  // has calls from before the canary (device_queue.cc).
   std::shared_ptr<const LeverSnapshot> control;
   std::shared_ptr<const CanarySplit> canary;
   absl::Time picked;

@@ -20,7 +20,7 @@ LaneKey::LaneKey(const Call& call, uint64_t canary_id)
   for (const auto& shard : call.shards) shards.push_back(shard.get());
 }
 
-Waiting* Lane::Add(std::shared_ptr<Call> call, absl::Time submitted, uint64_t seq) {
+Waiting* Lane::Add(std::shared_ptr<Call> call, absl::Time submitted, uint64_t seq, uint64_t under) {
   Waiting* node = nullptr;
   if (free_nodes_.empty()) {
     node = &nodes_.emplace_back();
@@ -34,6 +34,7 @@ Waiting* Lane::Add(std::shared_ptr<Call> call, absl::Time submitted, uint64_t se
   *node = Waiting{.call = std::move(call),
                   .submitted = submitted,
                   .seq = seq,
+                  .under = under,
                   .lane = this,
                   .client = client.get()};
   arrivals_.Push(node);
@@ -62,7 +63,7 @@ TakenCall Lane::Remove(Waiting* waiting) {
   arrivals_.Remove(waiting);
   deadlines_.Remove(waiting);
   rows_[static_cast<size_t>(waiting->call->policy)] -= waiting->call->rows;
-  TakenCall taken{std::move(waiting->call), waiting->submitted};
+  TakenCall taken{std::move(waiting->call), waiting->submitted, waiting->under};
   free_nodes_.push_back(waiting);
   return taken;
 }

@@ -46,7 +46,8 @@ struct LaneClient;
 struct Waiting {
   std::shared_ptr<Call> call;
   absl::Time submitted;
-  uint64_t seq = 0;  // rises from call to call, over all lanes
+  uint64_t seq = 0;    // rises from call to call, over all lanes
+  uint64_t under = 0;  // the canary under way when it came; 0: none
   Lane* lane = nullptr;
   LaneClient* client = nullptr;
   size_t arrival_place = 0, deadline_place = 0;
@@ -64,6 +65,7 @@ struct LaneClient {
 struct TakenCall {
   std::shared_ptr<Call> call;
   absl::Time submitted;
+  uint64_t under = 0;  // as in Waiting
 };
 
 class Lane {
@@ -79,7 +81,7 @@ class Lane {
   Waiting* first() const { return clients_.top()->calls.front(); }
   int64_t rows(Policy policy) const { return rows_[static_cast<size_t>(policy)]; }
 
-  Waiting* Add(std::shared_ptr<Call> call, absl::Time submitted, uint64_t seq);
+  Waiting* Add(std::shared_ptr<Call> call, absl::Time submitted, uint64_t seq, uint64_t under);
   TakenCall Remove(Waiting* waiting);
 
   // Appends the next batch to `out`: the first call, however large, then further calls of clients

@@ -14,7 +14,6 @@
 
 #include "absl/strings/str_format.h"
 #include "scheduler/lever_compaction.h"
-#include "scheduler/lever_record.h"
 
 namespace fulcrum {
 namespace {
@@ -74,7 +73,8 @@ absl::StatusOr<int> Replace(const std::string& path, mode_t mode,
   const int fd = ::open(next.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0640);
   if (fd < 0) return -1;
   std::string text;
-  for (const LeverStep& step : steps) text += EncodeStep(step);
+  RecordChain chain;
+  for (const LeverStep& step : steps) text += EncodeStep(step, chain);
   if (::fchmod(fd, mode & 07777) != 0 || ::flock(fd, LOCK_EX | LOCK_NB) != 0 ||
       !WriteAll(fd, text, 0) || ::fsync(fd) != 0 || ::rename(next.c_str(), path.c_str()) != 0) {
     ::unlink(next.c_str());
@@ -150,7 +150,7 @@ absl::Status LeverJournal::Load(Opened& out) {
   for (int64_t line = 1; !rest.empty(); ++line) {
     const size_t end = rest.find('\n');
     absl::StatusOr<LeverStep> step = absl::DataLossError("it is not a whole record");
-    if (end != std::string_view::npos) step = DecodeStep(rest.substr(0, end));
+    if (end != std::string_view::npos) step = DecodeStep(rest.substr(0, end), chain_);
     if (step.ok() && step->front().epoch <= epoch) {
       step = absl::DataLossError(
           absl::StrFormat("its epoch is %d after one of epoch %d", step->front().epoch, epoch));
@@ -184,7 +184,6 @@ absl::Status LeverJournal::Load(Opened& out) {
 }
 
 absl::Status LeverJournal::Append(const LeverStep& step) {
-  const std::string line = EncodeStep(step);
   absl::MutexLock lock(&mu_);
   if (!broken_.ok()) return broken_;
   // Written to a file that no start will find, the step would not survive it.
@@ -195,6 +194,8 @@ absl::Status LeverJournal::Append(const LeverStep& step) {
         "back, or restart the node",
         path_));
   }
+  RecordChain chain = chain_;
+  const std::string line = EncodeStep(step, chain);
   if (!WriteAll(fd_, line, size_)) {
     const absl::Status status = SystemError(path_, "write");
     // What a full disk took of the line goes again; if it does not, nothing may follow it.
@@ -209,6 +210,7 @@ absl::Status LeverJournal::Append(const LeverStep& step) {
     return broken_;
   }
   size_ += static_cast<int64_t>(line.size());
+  chain_ = chain;
   return absl::OkStatus();
 }
 

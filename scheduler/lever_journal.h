@@ -2,8 +2,9 @@
 // it tells takes effect. A long one is made shorter when it is opened (lever_compaction.h). One
 // process holds it at a time. A last record that a crash cut short (no newline, or zeros of
 // unwritten pages) was never acknowledged and is dropped when the file is next opened; anything
-// else that is wrong with it is an error, since levers guessed from half a journal are worse than
-// none. What a node makes of the records is lever_recovery.h's.
+// else that is wrong with it, a line that is missing among them, is an error, since levers guessed
+// from half a journal are worse than none. Whole lines that are missing at the end alone cannot be
+// told from a shorter journal. What a node makes of the records is lever_recovery.h's.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -17,6 +18,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "scheduler/lever_event.h"
+#include "scheduler/lever_record.h"
 
 namespace fulcrum {
 
@@ -50,6 +52,7 @@ class LeverJournal final : public LeverLog {
   const int fd_;
   absl::Mutex mu_;
   int64_t size_ ABSL_GUARDED_BY(mu_) = 0;  // of the whole records
+  RecordChain chain_ ABSL_GUARDED_BY(mu_);
   absl::Status broken_ ABSL_GUARDED_BY(mu_);
 };
 

@@ -16,10 +16,12 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr size_t kDigits = 8;
+constexpr std::string_view kChained = "2 ";
 
-uint32_t Checksum(std::string_view text) {
+// Of the text behind others whose checksum is `before`.
+uint32_t Checksum(uint32_t before, std::string_view text) {
   return static_cast<uint32_t>(
-      crc32_z(0, reinterpret_cast<const unsigned char*>(text.data()), text.size()));
+      crc32_z(before, reinterpret_cast<const unsigned char*>(text.data()), text.size()));
 }
 
 template <class Enum, class All>
@@ -44,12 +46,17 @@ uint64_t Whole(const Json& json, const char* key) {
 }
 
 struct Line {
+  bool chained = false;
   uint32_t checksum = 0;
   uint64_t length = 0;
   std::string_view text;
 };
 std::optional<Line> Split(std::string_view line) {
   Line out;
+  if (line.starts_with(kChained)) {
+    out.chained = true;
+    line.remove_prefix(kChained.size());
+  }
   if (line.size() <= kDigits || line[kDigits] != ' ') return std::nullopt;
   if (!absl::SimpleHexAtoi(std::string(line.substr(0, kDigits)), &out.checksum)) {
     return std::nullopt;
@@ -70,7 +77,7 @@ bool MayBeCutShort(std::string_view line) {
   return !parts.has_value() || parts->text.size() <= parts->length;
 }
 
-std::string EncodeStep(const LeverStep& step) {
+std::string EncodeStep(const LeverStep& step, RecordChain& chain) {
   const LeverEvent& first = step.front();
   Json json = {{"epoch", first.epoch},
                {"time", absl::FormatTime(absl::RFC3339_full, first.time, absl::UTCTimeZone())},
@@ -87,10 +94,11 @@ std::string EncodeStep(const LeverStep& step) {
   }
   // What callers wrote may not be UTF-8; the journal stays readable by anything.
   const std::string text = json.dump(-1, ' ', false, Json::error_handler_t::replace);
-  return absl::StrFormat("%08x %d %s\n", Checksum(text), text.size(), text);
+  chain = {.checksum = Checksum(chain.checksum, text), .chained = true};
+  return absl::StrFormat("%s%08x %d %s\n", kChained, chain.checksum, text.size(), text);
 }
 
-absl::StatusOr<LeverStep> DecodeStep(std::string_view line) {
+absl::StatusOr<LeverStep> DecodeStep(std::string_view line, RecordChain& chain) {
   const auto bad = [](std::string_view what) {
     return absl::DataLossError(absl::StrFormat("%s", what));
   };
@@ -101,9 +109,19 @@ absl::StatusOr<LeverStep> DecodeStep(std::string_view line) {
     return absl::DataLossError(
         absl::StrFormat("it says that it has %d bytes, it has %d", parts->length, text.size()));
   }
-  if (const uint32_t found = Checksum(text); found != parts->checksum) {
+  if (chain.chained && !parts->chained) {
+    return bad("it is of format 1 behind one of format 2, which only another file's can be");
+  }
+  const RecordChain next{.checksum = Checksum(chain.checksum, text), .chained = parts->chained};
+  if (parts->chained && parts->checksum != next.checksum) {
+    return absl::DataLossError(absl::StrFormat(
+        "its checksum is %08x, the records up to it have %08x: it was changed, or a line before it "
+        "was taken out, put in or moved",
+        parts->checksum, next.checksum));
+  }
+  if (const uint32_t own = Checksum(0, text); !parts->chained && own != parts->checksum) {
     return absl::DataLossError(
-        absl::StrFormat("its checksum is %08x, its bytes have %08x", parts->checksum, found));
+        absl::StrFormat("its checksum is %08x, its bytes have %08x", parts->checksum, own));
   }
   const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!json.is_object()) return bad("it is not a JSON object");
@@ -134,6 +152,7 @@ absl::StatusOr<LeverStep> DecodeStep(std::string_view line) {
     event.source = *source;
     step.push_back(std::move(event));
   }
+  chain = next;
   return step;
 }
 

@@ -3,6 +3,7 @@
 #include "scheduler/lever_store.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "absl/strings/str_format.h"
 
@@ -54,10 +55,14 @@ class LeverStore::Subscription {
 LeverStore::LeverStore(const Clock& clock, const LeverSnapshot& initial, LeverPast past)
     : clock_(clock),
       log_(past.log),
+      on_not_kept_(std::move(past.on_not_kept)),
       view_{.live = std::make_shared<const LeverSnapshot>(initial)},
       history_(
           past.history.end() - static_cast<std::ptrdiff_t>(std::min(past.history.size(), kHistory)),
-          past.history.end()) {}
+          past.history.end()),
+      unwritten_(std::make_move_iterator(past.unwritten.begin()),
+                 std::make_move_iterator(past.unwritten.end())),
+      unwritten_count_(unwritten_.size()) {}
 
 LeverView LeverStore::View() const {
   absl::MutexLock lock(&mu_);
@@ -152,9 +157,7 @@ absl::StatusOr<std::shared_ptr<const LeverSnapshot>> LeverStore::Set(
     if (candidate != nullptr) candidate->source[index] = options.source;
   }
   if (options.validate_only) return next;
-  if (log_ != nullptr) {
-    if (absl::Status s = log_->Append(step); !s.ok()) return NotKept(s);
-  }
+  if (absl::Status s = Keep(step); !s.ok()) return NotKept(s);
   Publish(std::move(view), step);
   return next;
 }
@@ -201,9 +204,7 @@ absl::StatusOr<LeverStore::Started> LeverStore::StartCanary(const CanarySpec& sp
   split->valve = std::make_shared<CanaryValve>();
   started.view.canary = std::move(split);
   if (validate_only) return started;
-  if (log_ != nullptr) {
-    if (absl::Status s = log_->Append(step); !s.ok()) return NotKept(s);
-  }
+  if (absl::Status s = Keep(step); !s.ok()) return NotKept(s);
   Publish(started.view, step);
   return started;
 }
@@ -230,13 +231,45 @@ absl::Status LeverStore::EndCanary(uint64_t id, LeverCause cause, const std::str
                           .evidence = evidence};
   const LeverStep step = promote ? Differences(*base.live, candidate, common)
                                  : Differences(candidate, *base.live, common);
-  absl::Status kept;
-  if (promote && log_ != nullptr) {
-    if (absl::Status s = log_->Append(step); !s.ok()) return NotKept(s);
+  if (promote) {
+    if (absl::Status s = Keep(step); !s.ok()) return NotKept(s);
   }
   Publish({.live = std::move(live)}, step);
+  if (promote) return absl::OkStatus();
   // After the fact: a start that finds the canary unfinished in the log ends it too.
-  if (!promote && log_ != nullptr) kept = log_->Append(step);
+  absl::Status kept = Keep(step);
+  if (!kept.ok()) {
+    unwritten_.push_back(step);
+    unwritten_count_.store(unwritten_.size(), std::memory_order_release);
+  }
+  return kept;
+}
+
+absl::Status LeverStore::WriteUnwritten() {
+  absl::MutexLock notify_lock(&notify_mu_);
+  return CatchUp();
+}
+
+absl::Status LeverStore::CatchUp() {
+  while (!unwritten_.empty()) {
+    if (absl::Status s = log_->Append(unwritten_.front()); !s.ok()) return s;
+    unwritten_.pop_front();
+    unwritten_count_.store(unwritten_.size(), std::memory_order_release);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status LeverStore::Keep(const LeverStep& step) {
+  if (log_ == nullptr) return absl::OkStatus();
+  absl::Status kept = CatchUp();
+  if (kept.ok()) kept = log_->Append(step);
+  if (kept.ok() || !on_not_kept_) return kept;
+  // The node itself tries a promotion again and again.
+  const LeverEvent& first = step.front();
+  const bool promote = first.cause == LeverCause::kPromote;
+  if (!promote || std::exchange(told_not_kept_, first.canary) != first.canary) {
+    on_not_kept_(step, kept);
+  }
   return kept;
 }
 

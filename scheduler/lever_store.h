@@ -9,6 +9,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -45,8 +46,12 @@ struct LeverView {
 };
 
 struct LeverPast {
-  LeverLog* log = nullptr;               // outlives the store; null: nothing outlives a restart
-  std::vector<LeverEvent> history = {};  // of earlier lives of the node
+  LeverLog* log = nullptr;                // outlives the store; null: nothing outlives a restart
+  std::vector<LeverEvent> history = {};   // of earlier lives of the node
+  std::vector<LeverStep> unwritten = {};  // what the start itself did and the log did not take
+  // Called with each step that the log did not take (of a canary's promotion, which is tried again,
+  // once), under the store's lock for changes: it must not change the store.
+  std::function<void(const LeverStep&, const absl::Status&)> on_not_kept = nullptr;
 };
 
 class LeverStore {
@@ -80,9 +85,16 @@ class LeverStore {
                                       bool validate_only);
   // Ends the canary that runs: kPromote makes its values live (source kRpc); kRevert and kAbort
   // leave the live ones. NOT_FOUND when it does not run (any more). A promotion that the log cannot
-  // keep is refused, UNAVAILABLE; the other ends always take effect, and return the log's error.
+  // keep is refused, UNAVAILABLE; the other ends always take effect, and return the log's error:
+  // the step is then unwritten, as below.
   absl::Status EndCanary(uint64_t id, LeverCause cause, const std::string& actor,
                          const std::string& reason, const std::string& evidence);
+
+  // Steps that took effect without the log: a start's, and the end of a canary. An epoch that is
+  // not on record could be given again by the next start, so no change is accepted (UNAVAILABLE)
+  // until they are written: every change tries that first, and WriteUnwritten does without one.
+  bool unwritten() const { return unwritten_count_.load(std::memory_order_acquire) > 0; }
+  absl::Status WriteUnwritten();
 
   // Calls `listener` after every change, in order, on the changing thread, without the store's lock
   // being needed by the listener. Returns a handle whose destruction unsubscribes (and waits for a
@@ -99,14 +111,21 @@ class LeverStore {
   absl::Status Apply(const std::vector<LeverChange>& changes, LeverSource source,
                      const LeverView& view, LeverSnapshot& next) const;
   void Publish(LeverView next, const LeverStep& step) ABSL_EXCLUSIVE_LOCKS_REQUIRED(notify_mu_);
+  absl::Status CatchUp() ABSL_EXCLUSIVE_LOCKS_REQUIRED(notify_mu_);
+  // Everything unwritten, then the step; OK without a log.
+  absl::Status Keep(const LeverStep& step) ABSL_EXCLUSIVE_LOCKS_REQUIRED(notify_mu_);
 
   const Clock& clock_;
   LeverLog* const log_;
+  const std::function<void(const LeverStep&, const absl::Status&)> on_not_kept_;
   mutable absl::Mutex mu_;
   LeverView view_ ABSL_GUARDED_BY(mu_);
   std::deque<LeverEvent> history_ ABSL_GUARDED_BY(mu_);
   std::vector<std::weak_ptr<Subscription>> subscriptions_ ABSL_GUARDED_BY(mu_);
-  absl::Mutex notify_mu_ ABSL_ACQUIRED_BEFORE(mu_);  // keeps events in order
+  absl::Mutex notify_mu_ ABSL_ACQUIRED_BEFORE(mu_);              // keeps events in order
+  std::deque<LeverStep> unwritten_ ABSL_GUARDED_BY(notify_mu_);  // oldest first
+  std::atomic<size_t> unwritten_count_;
+  uint64_t told_not_kept_ ABSL_GUARDED_BY(notify_mu_) = 0;  // canary whose promotion was told
 };
 
 }  // namespace fulcrum

@@ -38,7 +38,7 @@ struct BatchEvent {
   double kernel = 0;       // seconds
   absl::Time picked = {};  // when it took its levers
   uint64_t lever_epoch = 0;
-  uint64_t canary = 0;       // the canary under way when the batch was picked; 0: none
+  uint64_t canary = 0;       // the canary on whose canary's or control's side it is; 0: none
   bool candidate = false;    // it ran under the canary's levers
   absl::Status status = {};  // not OK: arms and times are not set
 };
@@ -92,7 +92,7 @@ class Observer {
   virtual ~Observer() = default;
   // Once per (launch, shard) after a successful run; a batch of several shards reports each.
   virtual void OnLaunch(const LaunchEvent&) {}
-  // Once per launch that was picked while a canary runs, failed ones too, on a slot thread.
+  // Once per launch of either side of a running canary, failed ones too, on a slot thread.
   virtual void OnBatch(const BatchEvent&) {}
   // Once per call that ran: seconds it waited from Submit to pick.
   virtual void OnCallQueued(const Arm&, Phase, double /*seconds*/) {}

@@ -162,13 +162,13 @@ absl::Status Scheduler::Impl::Submit(std::shared_ptr<Call>& call, OnIdle on_idle
     const absl::Time now = clock_.Now();
     refusal = WhyNotTaken(*call, now);
     if (!refusal) {
-      const uint64_t canary = CanaryOf(levers_.View(), *call);
+      const CallSide side = SideOf(levers_.View(), *call);
       const Call& c = *call;
       room_.Enter(c);
       ++inflight_;
       const bool run_here = on_idle == OnIdle::kRunHere && c.step == Step::kDecode &&
                             !caller_runs_ && device.queue.empty();
-      waiting_[&c] = device.queue.Add(std::move(call), now, next_seq_++, canary);
+      waiting_[&c] = device.queue.Add(std::move(call), now, next_seq_++, side);
       call = nullptr;
       if (run_here) TakeBatch(device, now, here);
       if (here.calls.empty()) {

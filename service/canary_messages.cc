@@ -24,11 +24,24 @@ void SetTime(absl::Time time, google::protobuf::Timestamp* out) {
   out->set_nanos(static_cast<int32_t>(nanos % 1000000000));
 }
 
-double RatioOf(double given, double preset) {
-  if (given == 0) return preset;
-  return given < 0 ? kInfinity : given;
+// One number alone stands for "no such guard": a limit that went wrong must not switch it off.
+constexpr double kNotGuarded = -1;
+
+absl::Status SetRatio(const char* field, double given, double* ratio) {
+  if (given == 0) return absl::OkStatus();  // not set
+  if (given == kNotGuarded) {
+    *ratio = kInfinity;
+    return absl::OkStatus();
+  }
+  if (!(given >= kLeastRatio && given <= kMostRatio)) {
+    return InvalidField(field, absl::StrFormat("%g; expected a ratio from %g (as fast as the "
+                                               "control) to %g, or %g for no such guard",
+                                               given, kLeastRatio, kMostRatio, kNotGuarded));
+  }
+  *ratio = given;
+  return absl::OkStatus();
 }
-double RatioMessage(double ratio) { return std::isfinite(ratio) ? ratio : -1; }
+double RatioMessage(double ratio) { return std::isfinite(ratio) ? ratio : kNotGuarded; }
 
 void Fill(const CanarySide& side, int64_t comparable, v1::CanarySide* out) {
   out->set_batches(side.batches);
@@ -105,7 +118,8 @@ absl::StatusOr<CanarySpec> SpecOf(const v1::StartCanaryRequest& request, std::st
   }
   const auto seconds = [](const char* field, double given, absl::Duration* out) -> absl::Status {
     if (!std::isfinite(given) || given < 0) {
-      return InvalidField(field, absl::StrFormat("%g is not a number of seconds", given));
+      return InvalidField(
+          field, absl::StrFormat("%g; expected a number of seconds, or 0 for the default", given));
     }
     if (given > 0) *out = absl::Seconds(given);
     return absl::OkStatus();
@@ -120,8 +134,14 @@ absl::StatusOr<CanarySpec> SpecOf(const v1::StartCanaryRequest& request, std::st
     return s;
   }
   if (guards.min_samples() != 0) spec.guards.min_samples = guards.min_samples();
-  spec.guards.kernel_p50 = RatioOf(guards.kernel_p50(), spec.guards.kernel_p50);
-  spec.guards.kernel_p99 = RatioOf(guards.kernel_p99(), spec.guards.kernel_p99);
+  if (auto s = SetRatio("guards.kernel_p50", guards.kernel_p50(), &spec.guards.kernel_p50);
+      !s.ok()) {
+    return s;
+  }
+  if (auto s = SetRatio("guards.kernel_p99", guards.kernel_p99(), &spec.guards.kernel_p99);
+      !s.ok()) {
+    return s;
+  }
   spec.guards.max_shadow_failures = guards.max_shadow_failures();
   spec.guards.max_failed_launches = guards.max_failed_launches();
   spec.guards.max_declines = guards.max_declines();

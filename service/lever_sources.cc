@@ -101,27 +101,28 @@ absl::StatusOr<NodeLevers> StartLevers(const Config& config, std::string_view ba
   auto configured = BuildLevers(config, backend, environment);
   if (!configured.ok()) return configured.status();
   if (config.lever_journal.empty()) {
-    return NodeLevers{
-        .start = *std::move(configured), .journal = nullptr, .history = {}, .warnings = {}};
+    return NodeLevers{.start = *std::move(configured),
+                      .journal = nullptr,
+                      .history = {},
+                      .unwritten = {},
+                      .why_unwritten = {},
+                      .warnings = {}};
   }
   auto opened = LeverJournal::Open(config.lever_journal);
   if (!opened.ok()) return opened.status();
   LeverRecovery recovery = RecoverLevers(*configured, opened->steps, absl::Now());
-  for (const LeverStep& step : recovery.steps) {
-    // What runs is known without the record, and the next start finds the same without it: a full
-    // disk must not keep a node down. Later steps have higher epochs, so none is needed for them.
-    if (absl::Status s = opened->journal->Append(step); !s.ok()) {
-      recovery.warnings.push_back(absl::StrFormat(
-          "what this start changed is not in the journal, and changes of levers are refused until "
-          "it can be written: %s",
-          std::string(s.message())));
-      break;
-    }
-  }
   NodeLevers levers{.start = recovery.levers,
                     .journal = std::move(opened->journal),
                     .history = std::move(recovery.history),
+                    .unwritten = {},
+                    .why_unwritten = {},
                     .warnings = std::move(recovery.warnings)};
+  for (LeverStep& step : recovery.steps) {
+    // What runs is known without the record: a full disk must not keep a node down. Its epoch must
+    // not be another's: the store takes no change before the record is written.
+    if (levers.why_unwritten.ok()) levers.why_unwritten = levers.journal->Append(step);
+    if (!levers.why_unwritten.ok()) levers.unwritten.push_back(std::move(step));
+  }
   if (opened->dropped_bytes > 0) {
     levers.warnings.push_back(absl::StrFormat(
         "dropped the last %d bytes: a record that was cut short, of a change never acknowledged",

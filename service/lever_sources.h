@@ -38,6 +38,8 @@ struct NodeLevers {
   LeverSnapshot start;
   std::unique_ptr<LeverJournal> journal;  // null: none is configured
   std::vector<LeverEvent> history;        // of earlier lives, and of the start itself
+  std::vector<LeverStep> unwritten;       // what the start did and the journal did not take
+  absl::Status why_unwritten;
   std::vector<std::string> warnings;
 };
 // Errors of the journal as scheduler/lever_journal.h.

@@ -59,11 +59,26 @@ void NodeEvents::OnBundle(std::string_view path) {
 
 void NodeEvents::CanaryChanged(const CanaryReport& report) {
   metrics_.SetCanary(report.state);
-  log_.Info("canary", {{"id", report.id},
-                       {"state", Name(report.state)},
-                       {"share", report.spec.share},
-                       {"unit", Name(report.spec.unit)},
-                       {"evidence", report.evidence}});
+  // What the journal does not have, the next start cannot know.
+  log_.Log(report.not_kept ? LogLevel::kError : LogLevel::kInfo, "canary",
+           {{"id", report.id},
+            {"state", Name(report.state)},
+            {"share", report.spec.share},
+            {"unit", Name(report.spec.unit)},
+            {"evidence", report.evidence}});
+}
+
+void NodeEvents::OnLeverNotKept(const LeverStep& step, const absl::Status& why) {
+  std::string levers;
+  for (const LeverEvent& event : step) {
+    absl::StrAppend(&levers, levers.empty() ? "" : " ", event.lever, "=", event.to);
+  }
+  const LeverEvent& first = step.front();
+  log_.Error("lever change not in the journal", {{"levers", levers},
+                                                 {"epoch", first.epoch},
+                                                 {"cause", Name(first.cause)},
+                                                 {"canary", first.canary},
+                                                 {"error", why}});
 }
 
 void NodeEvents::OnDeviceFault(std::string_view device, const absl::Status& status) {

@@ -60,6 +60,9 @@ class NodeEvents final : public Observer {
 
   // A canary started, holds, or ended.
   void CanaryChanged(const CanaryReport& report);
+  // The journal did not take the step. A start, a revert and an abort took effect all the same;
+  // nothing else did.
+  void OnLeverNotKept(const LeverStep& step, const absl::Status& why);
 
  private:
   // Whether a warning about `key` is due; then none is for an hour.

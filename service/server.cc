@@ -169,7 +169,13 @@ Server::Impl::Impl(const Config& config, ServerOptions options,
               {.stop_device_on_mismatch = config_.audit.stop_device_on_mismatch,
                .on_device_lost = [this](const absl::Status& why) { Fail(why); }}),
       journal_(std::move(levers.journal)),
-      levers_(clock_, levers.start, {.log = journal_.get(), .history = std::move(levers.history)}),
+      levers_(
+          clock_, levers.start,
+          {.log = journal_.get(),
+           .history = std::move(levers.history),
+           .unwritten = levers.unwritten,
+           .on_not_kept = [this](const LeverStep& step,
+                                 const absl::Status& why) { events_.OnLeverNotKept(step, why); }}),
       canaries_(levers_, events_, clock_,
                 [this](const CanaryReport& report) { events_.CanaryChanged(report); }),
       shards_(devices_, [this](const ShardInfo& info) { OnShardChange(info); }),
@@ -216,6 +222,9 @@ Server::Impl::Impl(const Config& config, ServerOptions options,
   });
   for (const std::string& warning : levers.warnings) {
     log_.Warn("lever journal", {{"what", warning}});
+  }
+  for (const LeverStep& step : levers.unwritten) {
+    events_.OnLeverNotKept(step, levers.why_unwritten);
   }
 }
 

@@ -15,15 +15,23 @@ namespace fulcrum::cli {
 namespace {
 
 void DeclareGlobals(CLI::App& app, Globals& globals) {
-  app.add_option("--target", globals.target, "Node: host:port or unix:PATH")->capture_default_str();
-  app.add_flag("--json", globals.json, "One JSON document on standard output");
-  app.add_option("--tls-ca", globals.tls_ca,
-                 "PEM file: CA of the node's certificate; turns TLS on");
-  app.add_option("--tls-cert", globals.tls_cert,
-                 "PEM file: this client's certificate (mutual TLS)");
-  app.add_option("--tls-key", globals.tls_key, "PEM file: its key");
+  Options options(&app);
+  options.Add("--target", &globals.target, "Node: host:port or unix:PATH");
+  options.Flag("--json", &globals.json, "One JSON document on standard output");
+  options.Add("--tls-ca", &globals.tls_ca, "PEM file: CA of the node's certificate; turns TLS on");
+  options.Add("--tls-cert", &globals.tls_cert, "PEM file: this client's certificate (mutual TLS)");
+  options.Add("--tls-key", &globals.tls_key, "PEM file: its key");
   app.add_option("--timeout", globals.timeout_s, "Seconds a call may take (default: the command's)")
       ->check(CLI::PositiveNumber);
+}
+
+// "--name=" with nothing behind it, for which the parser would take the next argument.
+std::string WithoutValue(const std::vector<std::string>& arguments) {
+  for (const std::string& argument : arguments) {
+    if (argument == "--") break;
+    if (argument.starts_with("--") && argument.find('=') == argument.size() - 1) return argument;
+  }
+  return "";
 }
 
 // The app of a row: a child of `app`, or of the group named by the row's first word.
@@ -62,6 +70,10 @@ int RunApp(const std::vector<std::string>& arguments, std::ostream& out, std::os
     commands.emplace_back(sub, row.make());
     Options options(sub);
     commands.back().second->Declare(options);
+  }
+  if (const std::string option = WithoutValue(arguments); !option.empty()) {
+    err << "fulcrum: " << option << ": the value is empty; leave it out to get the default\n";
+    return kBadInput;
   }
   try {
     app.parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));

@@ -16,8 +16,11 @@
 namespace fulcrum::cli {
 namespace {
 
+// What the node takes, said before it is asked: a limit that is no number would be none.
+constexpr double kLeastRatio = 1, kMostRatio = 100;
+
 constexpr char kGuards[] =
-    "p50=RATIO, p99=RATIO (or off), min_samples=N, shadow_failures=N, failed_launches=N, "
+    "p50=RATIO, p99=RATIO (1 to 100, or off), min_samples=N, shadow_failures=N, failed_launches=N, "
     "declines=N or heartbeat=DURATION";
 
 absl::Status FillGuard(const std::string& text, v1::CanaryGuards* guards) {
@@ -36,7 +39,10 @@ absl::Status FillGuard(const std::string& text, v1::CanaryGuards* guards) {
   }
   if (name == "p50" || name == "p99") {
     double ratio = -1;
-    if (value != "off" && (!absl::SimpleAtod(value, &ratio) || !(ratio > 0))) return bad();
+    if (value != "off" &&
+        (!absl::SimpleAtod(value, &ratio) || !(ratio >= kLeastRatio && ratio <= kMostRatio))) {
+      return bad();
+    }
     name == "p50" ? guards->set_kernel_p50(ratio) : guards->set_kernel_p99(ratio);
     return absl::OkStatus();
   }
@@ -86,7 +92,8 @@ void PrintLevers(std::ostream& out, const v1::Canary& canary) {
 
 absl::Status ParseSeconds(const std::string& option, const std::string& text, double* seconds) {
   absl::Duration duration;
-  if (!absl::ParseDuration(text, &duration) || duration <= absl::ZeroDuration()) {
+  if (!absl::ParseDuration(text, &duration) || duration <= absl::ZeroDuration() ||
+      duration == absl::InfiniteDuration()) {
     return absl::InvalidArgumentError(
         absl::StrCat(option, ": got \"", text, "\"; expected a duration: 30s, 10m, 1h30m"));
   }
@@ -117,11 +124,15 @@ absl::Status CanaryOptions::Check() const {
 absl::Status CanaryOptions::Fill(v1::StartCanaryRequest* request) const {
   const bool percent = !share_.empty() && share_.back() == '%';
   double share = 0;
-  if (!absl::SimpleAtod(percent ? share_.substr(0, share_.size() - 1) : share_, &share)) {
+  const bool number =
+      absl::SimpleAtod(percent ? share_.substr(0, share_.size() - 1) : share_, &share);
+  if (percent) share /= 100;
+  if (!number || !(share > 0 && share < 1)) {
     return absl::InvalidArgumentError(
-        absl::StrCat("--canary: got \"", share_, "\"; expected a share: 5% or 0.05"));
+        absl::StrCat("--canary: got \"", share_,
+                     "\"; expected a share of more than 0 and less than 100%: 5% or 0.05"));
   }
-  request->set_share(percent ? share / 100 : share);
+  request->set_share(share);
   request->set_unit(by_ == "batch"   ? v1::CANARY_UNIT_BATCH
                     : by_ == "shard" ? v1::CANARY_UNIT_SHARD
                                      : v1::CANARY_UNIT_CLIENT);

@@ -78,7 +78,7 @@ class LeversSet final : public Command {
     options.Add("assignments", &assignments_,
                 "NAME=VALUE ..., all or none: m16_tc=attn_qkv:one_pass,ffn_down:m16");
     options.Required();
-    options.Add("--reason", &reason_, "Kept in the event");
+    options.Text("--reason", &reason_, "Kept in the event");
     options.Add("--based-on-epoch", &based_on_epoch_,
                 "Refuse (ABORTED) if another change came in between; 0: no check");
     options.Flag("--validate-only", &validate_only_, "Check, change nothing");

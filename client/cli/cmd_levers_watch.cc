@@ -1,7 +1,7 @@
 // fulcrum levers watch and history.
 // SPDX-License-Identifier: Apache-2.0
-#include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "absl/time/clock.h"
@@ -10,6 +10,7 @@
 #include "client/cli/json.h"
 #include "client/cli/lever_messages.h"
 #include "client/cli/names.h"
+#include "client/cli/reconnect.h"
 #include "client/cli/text.h"
 #include "client/cpp/client.h"
 
@@ -33,6 +34,65 @@ void PrintEvent(const Context& context, const v1::LeverEvent& event) {
                 << (event.evidence().empty() ? "" : "  " + OneLine(event.evidence())) << std::endl;
 }
 
+// One line for a canary that is over; `by` and `reason` may be empty.
+void PrintEnd(const Context& context, const std::string& canary, const std::string& state,
+              const std::string& by, const std::string& reason, const std::string& evidence) {
+  if (context.json()) return;  // what programs are told has it: an event's cause, a canary's state
+  std::string why = OneLine(reason);
+  if (!evidence.empty()) why += (why.empty() ? "" : "; ") + OneLine(evidence);
+  context.out() << OneLine(canary) << " " << state << (by.empty() ? "" : " by " + OneLine(by))
+                << (why.empty() ? "" : ": " + why) << std::endl;
+}
+void PrintEnd(const Context& context, const v1::Canary& canary) {
+  // Its reason is why it was started.
+  PrintEnd(context, canary.name(), Word(canary.state()), "", "", canary.evidence());
+}
+void PrintEnd(const Context& context, const v1::LeverEvent& event, v1::CanaryState state) {
+  // The node ends a canary under the reason of its start; an operator has one of their own.
+  const bool by_node = event.actor() == "node";
+  PrintEnd(context, event.canary(), Word(state), event.actor(), by_node ? "" : event.reason(),
+           event.evidence());
+}
+
+// What the event made of its canary, if it ended one.
+std::optional<v1::CanaryState> EndOf(const v1::LeverEvent& event) {
+  if (event.canary().empty()) return std::nullopt;
+  if (event.cause() == "promote") return v1::CANARY_STATE_PROMOTED;
+  if (event.cause() == "revert") return v1::CANARY_STATE_REVERTED;
+  if (event.cause() == "abort") return v1::CANARY_STATE_ABORTED;
+  return std::nullopt;
+}
+
+// What a stream was told so far, so that another one goes on behind it: an epoch's events are one
+// step, and a connection may break between two of them.
+class Seen {
+ public:
+  explicit Seen(uint64_t epoch) : epoch_(epoch) {}
+  uint64_t epoch() const { return epoch_; }
+  // For the next stream, which tells the last step again.
+  uint64_t Resume() {
+    skip_ = of_epoch_;
+    return of_epoch_ > 0 ? epoch_ - 1 : epoch_;
+  }
+  void BeginAt(uint64_t epoch) { *this = Seen(epoch); }
+  // Whether the event is new.
+  bool Note(const v1::LeverEvent& event) {
+    if (event.epoch() == epoch_ && skip_ > 0) {
+      --skip_;
+      return false;
+    }
+    if (event.epoch() != epoch_) of_epoch_ = 0;
+    epoch_ = event.epoch();
+    skip_ = 0;
+    ++of_epoch_;
+    return true;
+  }
+
+ private:
+  uint64_t epoch_;
+  int64_t of_epoch_ = 0, skip_ = 0;
+};
+
 class LeversWatch final : public Command {
  public:
   void Declare(Options& options) override {
@@ -48,32 +108,51 @@ class LeversWatch final : public Command {
   // get what they ask for: changes, or with --heartbeat one canary a line.
   int Run(const Context& context) override {
     if (!(every_ > 0)) return context.InputError("--every: expected more than 0 seconds");
-    const auto client = context.Connect();
+    auto client = context.Connect();
     if (!client.ok()) return context.InputError(client.status());
-    if (events_ || since_ > 0 || (context.json() && !heartbeat_)) return Events(context, **client);
-    const auto levers = (*client)->ListLevers(context.Call());
+    Reconnect node(context, *std::move(client));
+    const auto levers = node.client().ListLevers(node.Call());
     if (!levers.ok()) return context.NodeError(levers.status(), kLookAtLevers);
-    if (!levers->has_canary() || !Lives(levers->canary())) {
-      if (heartbeat_) return context.InputError("--heartbeat: no canary runs");
-      return Events(context, **client);
-    }
-    return Tables(context, **client, levers->canary());
+    const bool lives = levers->has_canary() && Lives(levers->canary());
+    if (heartbeat_ && !lives) return context.InputError("--heartbeat: no canary runs");
+    const bool changes = events_ || since_ > 0 || (context.json() && !heartbeat_);
+    if (lives && !changes) return Tables(context, node, levers->canary());
+    if (levers->has_canary() && !lives) PrintEnd(context, levers->canary());
+    return Events(context, node, since_ > 0 ? since_ : levers->epoch());
   }
 
  private:
-  int Events(const Context& context, client::Client& client) {
-    v1::WatchLeversRequest request;
-    request.set_since_epoch(since_);
-    int64_t seen = 0;
+  int Events(const Context& context, Reconnect& node, uint64_t since) {
+    Seen seen(since);
+    int64_t printed = 0;
+    std::string over;  // the canary whose end was told
     const auto print = [&](const v1::LeverEvent& event) {
+      if (!seen.Note(event)) return true;
+      if (const auto end = EndOf(event); end && event.canary() != over) {
+        over = event.canary();
+        PrintEnd(context, event, *end);
+      }
       PrintEvent(context, event);
-      return ++seen != count_;
+      return ++printed != count_;
     };
-    const absl::Status status = client.WatchLevers(request, print, context.Call());
-    return status.ok() ? kOk : context.NodeError(status, kLookAtLevers);
+    for (;;) {
+      v1::WatchLeversRequest request;
+      request.set_since_epoch(seen.Resume());
+      const absl::Status status = node.client().WatchLevers(request, print, node.Call());
+      if (status.ok()) return kOk;
+      if (!Reconnect::Lost(status)) return context.NodeError(status, kLookAtLevers);
+      const auto levers = node.Again(status);
+      if (!levers.ok()) return context.NodeError(levers.status(), kLookAtLevers);
+      if (levers->epoch() >= seen.epoch()) continue;
+      context.err()
+          << "fulcrum: the node keeps no journal: its epochs began anew, and what changed "
+             "before is gone\n"
+          << std::flush;
+      seen.BeginAt(kFirstEpoch);
+    }
   }
 
-  int Tables(const Context& context, client::Client& client, v1::Canary canary) {
+  int Tables(const Context& context, Reconnect& node, v1::Canary canary) {
     for (int64_t seen = 1;; ++seen) {
       if (context.json()) {
         context.out() << ToJson(canary).dump() << std::endl;
@@ -81,19 +160,29 @@ class LeversWatch final : public Command {
         PrintCanary(context.out(), canary);
         context.out() << std::endl;
       }
-      if (!Lives(canary) || seen == count_) return kOk;
-      absl::SleepFor(absl::Seconds(every_));
-      if (absl::Status s = Refresh(context, client, canary); !s.ok()) {
-        return context.NodeError(s, kLookAtLevers);
+      if (!Lives(canary)) {
+        PrintEnd(context, canary);
+        return kOk;
       }
+      if (seen == count_) return kOk;
+      absl::SleepFor(absl::Seconds(every_));
+      absl::Status s = Refresh(node, canary);
+      while (Reconnect::Lost(s)) {
+        const auto levers = node.Again(s);
+        if (!levers.ok()) return context.NodeError(levers.status(), kLookAtLevers);
+        s = Refresh(node, canary);
+      }
+      if (absl::IsNotFound(s)) return Gone(context, node, canary);
+      if (!s.ok()) return context.NodeError(s, kLookAtLevers);
     }
   }
 
-  absl::Status Refresh(const Context& context, client::Client& client, v1::Canary& canary) const {
+  // NOT_FOUND when the node no longer knows the canary.
+  absl::Status Refresh(Reconnect& node, v1::Canary& canary) const {
     if (heartbeat_) {
       v1::HeartbeatCanaryRequest beat;
       beat.set_name(canary.name());
-      auto answer = client.HeartbeatCanary(beat, context.Call());
+      auto answer = node.client().HeartbeatCanary(beat, node.Call());
       if (answer.ok()) {
         canary = *std::move(answer);
         return absl::OkStatus();
@@ -101,15 +190,38 @@ class LeversWatch final : public Command {
       // One that is over is shown as such.
       if (!absl::IsFailedPrecondition(answer.status())) return answer.status();
     }
-    auto levers = client.ListLevers(context.Call());
+    auto levers = node.client().ListLevers(node.Call());
     if (!levers.ok()) return levers.status();
     if (!levers->has_canary() || levers->canary().name() != canary.name()) {
-      return absl::NotFoundError(canary.name() +
-                                 " is gone: another one runs, or the node restarted");
+      return absl::NotFoundError("");
     }
     canary = std::move(*levers->mutable_canary());
     return absl::OkStatus();
   }
+
+  // A node that restarted has the end of the canary in its journal, if it keeps one.
+  static int Gone(const Context& context, Reconnect& node, v1::Canary& canary) {
+    v1::ListLeverHistoryRequest request;
+    request.set_limit(kWholeHistory);
+    const auto history = node.client().ListLeverHistory(request, node.Call());
+    if (!history.ok()) return context.NodeError(history.status(), kLookAtLevers);
+    for (const v1::LeverEvent& event : history->events()) {
+      const auto end = EndOf(event);
+      if (!end || event.canary() != canary.name()) continue;
+      canary.set_state(*end);
+      canary.set_evidence(event.evidence());
+      if (context.json()) context.out() << ToJson(canary).dump() << std::endl;
+      PrintEnd(context, event, *end);
+      return kOk;
+    }
+    return context.NodeError(
+        absl::NotFoundError(canary.name() + " is over, and how it ended is not known: the node "
+                                            "restarted and keeps no journal"),
+        kLookAtLevers);
+  }
+
+  static constexpr uint64_t kFirstEpoch = 1;  // of a node without a journal
+  static constexpr int kWholeHistory = 1024;  // the most a node gives
 
   uint64_t since_ = 0;
   int64_t count_ = 0;
@@ -147,7 +259,7 @@ class LeversEnd final : public Command {
   explicit LeversEnd(bool promote) : promote_(promote) {}
   void Declare(Options& options) override {
     options.Add("name", &name_, "canaries/NUMBER (default: the one that runs)");
-    options.Add("--reason", &reason_, "Kept in the event");
+    options.Text("--reason", &reason_, "Kept in the event");
   }
   int Run(const Context& context) override {
     absl::Status utf8 = CheckUtf8("--reason", reason_);

@@ -15,7 +15,7 @@ class App;
 namespace fulcrum::cli {
 
 // `name` is "--long", "-s,--long", or a bare word for a positional. The value keeps what it holds
-// (shown as the default) unless the option is given.
+// (shown as the default) unless the option is given. An empty value is refused, except of Text.
 class Options {
  public:
   explicit Options(CLI::App* app) : app_(app) {}
@@ -31,6 +31,8 @@ class Options {
   // One of `choices`.
   void Choice(const std::string& name, std::string* value, const std::vector<std::string>& choices,
               const std::string& help);
+  // Free text, where nothing says as much as no option.
+  void Text(const std::string& name, std::string* value, const std::string& help);
   // The option declared last must be given.
   void Required();
 

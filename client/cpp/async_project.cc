@@ -36,7 +36,9 @@ class Client::AsyncProject final : public PendingCall,
     }
     attempt->stub->async()->Project(
         &attempt->context, request_.get(), &attempt->response,
-        [self = shared_from_this()](const grpc::Status& status) { self->End(FromGrpc(status)); });
+        [self = shared_from_this(), attempt](const grpc::Status& status) {
+          self->End(FromGrpc(status, attempt->context));
+        });
   }
 
   void Cancel() override ABSL_LOCKS_EXCLUDED(mu_) {

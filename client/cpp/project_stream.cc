@@ -112,7 +112,7 @@ void ProjectStream::Reactor::OnReadDone(bool ok) {
 
 void ProjectStream::Reactor::OnDone(const grpc::Status& status) {
   absl::flat_hash_map<std::string, Done> unanswered;
-  absl::Status ended = FromGrpc(status);
+  absl::Status ended = FromGrpc(status, context_);
   {
     absl::MutexLock lock(&mu_);
     writes_closed_ = true;

@@ -70,6 +70,7 @@ absl::Status FromRpcStatus(const google::rpc::Status& status) {
   for (const google::protobuf::Any& detail : status.details()) {
     out.SetPayload(detail.type_url(), absl::Cord(detail.value()));
   }
+  out.SetPayload(kNodeSaid, absl::Cord());
   return out;
 }
 

@@ -52,7 +52,7 @@ absl::Status FromGrpc(const grpc::Status& status);
 absl::Status FromGrpc(const grpc::Status& status, const grpc::ClientContext& context);
 // Whether the error is the node's own word, not that of a connection that failed.
 bool NodeSaid(const absl::Status& status);
-// A failed call on a stream.
+// A failed call on a stream, which is always the node's word.
 absl::Status FromRpcStatus(const google::rpc::Status& status);
 
 ErrorDetails DetailsOf(const absl::Status& status);

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "absl/strings/str_cat.h"
 #include "tests/client/support/command_node.h"
 
 namespace fulcrum::cli {
@@ -113,17 +114,62 @@ TEST_F(CanaryCommandTest, WrongOptionsAreToldBeforeTheNodeIsAsked) {
     EXPECT_EQ(run.exit, 2);
     return run.err;
   };
-  EXPECT_THAT(error({"--canary", "many"}), HasSubstr("--canary: got \"many\""));
+  for (const char* share :
+       {"many", "0", "0%", "0.0", "100%", "1", "-5%", "nan", "inf", "nan%", "%"}) {
+    EXPECT_THAT(error({"--canary", share}),
+                HasSubstr(std::string("--canary: got \"") + share + "\"; expected a share"));
+  }
   EXPECT_THAT(error({"--guard", "p99=1.1"}), HasSubstr("need --canary"));
   EXPECT_THAT(error({"--by", "client"}), HasSubstr("--by"));
   EXPECT_THAT(error({"--canary", "5%", "--guard", "p99=1.1", "--guard", "p99=off"}),
               HasSubstr("p99 is given twice"));
   EXPECT_THAT(error({"--canary", "5%", "--guard", "p42=1"}), HasSubstr("p99=RATIO"));
-  EXPECT_THAT(error({"--canary", "5%", "--guard", "p99=fast"}), HasSubstr("--guard: got"));
+  for (const char* limit : {"fast", "", "inf", "+inf", "-inf", "nan", "-1", "0", "0.5", "101"}) {
+    for (const char* guard : {"p50=", "p99="}) {
+      EXPECT_THAT(error({"--canary", "5%", "--guard", std::string(guard) + limit}),
+                  HasSubstr(absl::StrCat("--guard: got \"", guard, limit,
+                                         "\"; expected p50=RATIO, p99=RATIO (1 to 100, or off)")));
+    }
+  }
+  for (const char* time : {"inf", "0", "-1s", "nan", ""}) {
+    EXPECT_THAT(error({"--canary", "5%", "--guard", std::string("heartbeat=") + time}),
+                HasSubstr("--guard heartbeat: got"));
+  }
+  for (const char* count : {"-1", "inf", "nan", "1.5", ""}) {
+    EXPECT_THAT(error({"--canary", "5%", "--guard", std::string("declines=") + count}),
+                HasSubstr("--guard: got"));
+  }
+  EXPECT_THAT(error({"--canary", "5%", "--promote-after", "inf"}), HasSubstr("--promote-after"));
   EXPECT_THAT(error({"--canary", "5%", "--promote-after", "soon"}), HasSubstr("10m"));
   EXPECT_THAT(error({"--canary", "5%", "--promote-after", "1m", "--hold-after", "1m"}),
               HasSubstr("exclude"));
   EXPECT_THAT(error({"--canary", "5%", "--by", "moon"}), HasSubstr("moon"));
+}
+
+TEST_F(CanaryCommandTest, AnEmptyValueIsNotAnOptionThatWasLeftOut) {
+  int asked = 0;
+  node_.set_levers = [&](const v1::SetLeversRequest&, v1::SetLeversResponse*) {
+    ++asked;
+    return grpc::Status::OK;
+  };
+  for (const char* option : {"--canary", "--by", "--guard", "--promote-after", "--hold-after",
+                             "--based-on-epoch", "--target", "--tls-ca", "--timeout"}) {
+    const AppRun run = Run({"levers", "set", "m16_tc=off", option, ""});
+    EXPECT_EQ(run.exit, 2) << option;
+    EXPECT_THAT(run.err, HasSubstr(option));
+    // The parser alone would take what comes next for the value.
+    const AppRun joined =
+        Run({"levers", "set", std::string(option) + "=", "m16_tc=off", "max_batch_rows=8"});
+    EXPECT_EQ(joined.exit, 2) << option;
+    EXPECT_THAT(joined.err, HasSubstr(std::string(option) + "=: the value is empty"));
+  }
+  EXPECT_THAT(Run({"levers", "set", "m16_tc=off", "--canary", ""}).err, HasSubstr("is empty"));
+  EXPECT_EQ(Run({"levers", "promote", ""}).exit, 2);
+  EXPECT_EQ(Run({"health", ""}).exit, 2);
+  EXPECT_EQ(asked, 0);
+  // No reason is as good as an empty one.
+  EXPECT_EQ(Run({"levers", "set", "m16_tc=off", "--reason", ""}).exit, 0);
+  EXPECT_EQ(asked, 1);
 }
 
 TEST_F(CanaryCommandTest, WatchShowsARunningCanaryUntilItIsOverAndSendsHeartbeats) {
@@ -140,7 +186,7 @@ TEST_F(CanaryCommandTest, WatchShowsARunningCanaryUntilItIsOverAndSendsHeartbeat
   EXPECT_EQ(beats, 3);
   EXPECT_THAT(watch.out, HasSubstr("attn_o"));
   EXPECT_THAT(watch.out, HasSubstr("5-8"));
-  EXPECT_THAT(watch.out, HasSubstr("canaries/12 promoted"));
+  EXPECT_THAT(watch.out, HasSubstr("\ncanaries/12 promoted: all is well\n"));
   EXPECT_EQ(Run({"levers", "watch", "--count", "2", "--every", "0.001"}).exit, 0);
 
   node_.levers.mutable_canary()->set_state(v1::CANARY_STATE_REVERTED);

@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <future>
 #include <mutex>
 #include <set>
 
@@ -89,6 +90,60 @@ TEST(Client, PassesCallIdAndTraceContextAndReturnsTheNodes) {
   EXPECT_EQ(tracestate, "vendor=1");
   EXPECT_EQ(info.call_id, "node-made");
   EXPECT_EQ(info.traceparent, "00-aa-bb-01");
+}
+
+// A node that refuses, and a port where nobody listens, are both UNAVAILABLE.
+TEST(Client, ErrorsOfStreamsSayWhetherTheNodeSaidIt) {
+  FakeNode node;
+  const grpc::Status stopping(grpc::StatusCode::UNAVAILABLE, "the node is stopping");
+  node.project = [&](grpc::ServerContext*, const v1::ProjectRequest*, v1::ProjectResponse*) {
+    return stopping;
+  };
+  node.stream = [&](grpc::ServerContext*,
+                    grpc::ServerReaderWriter<v1::ProjectStreamResponse, v1::ProjectRequest>* io) {
+    v1::ProjectRequest request;
+    io->Read(&request);
+    v1::ProjectStreamResponse reply;
+    reply.set_call_id(request.call_id());
+    reply.mutable_error()->set_code(static_cast<int>(absl::StatusCode::kUnavailable));
+    io->Write(reply);
+    io->Read(&request);
+    return stopping;
+  };
+  int watched = 0;
+  node.watch_levers = [&](const v1::WatchLeversRequest&, grpc::ServerWriter<v1::LeverEvent>* out) {
+    for (int i = 0; i < watched; ++i) out->Write({});
+    return stopping;
+  };
+  std::string nowhere;
+  {
+    const FakeNode gone;
+    nowhere = gone.target();
+  }
+  CallOptions once;
+  once.retry = false;
+  for (const bool said : {true, false}) {
+    const auto client = *Client::Connect(said ? node.target() : nowhere);
+    const auto expect = [&](const absl::Status& status, const char* what) {
+      EXPECT_TRUE(absl::IsUnavailable(status)) << what << ": " << status;
+      EXPECT_EQ(NodeSaid(status), said) << what << ": " << status;
+    };
+    expect(client->Project({}, once).status(), "unary");
+    std::promise<absl::Status> asynchronous;
+    client->ProjectAsync(std::make_shared<v1::ProjectRequest>(), once,
+                         [&](absl::StatusOr<v1::ProjectResponse> reply, const CallInfo&) {
+                           asynchronous.set_value(reply.status());
+                         });
+    expect(asynchronous.get_future().get(), "asynchronous");
+    for (watched = 0; watched < 2; ++watched) {  // before and after an event
+      expect(client->WatchLevers({}, [](const v1::LeverEvent&) { return true; }), "watch");
+    }
+    const auto stream = client->OpenStream();
+    auto first = stream->Send({}), second = stream->Send({});
+    expect(first.get().status(), "an error on the stream");
+    expect(second.get().status(), "a call that the stream's end left");
+    expect(stream->Finish(), "the stream");
+  }
 }
 
 TEST(Client, EveryCallHasADeadline) {

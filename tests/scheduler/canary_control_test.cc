@@ -128,6 +128,29 @@ TEST_F(CanaryControlTest, EachClientHasOneSideAndEveryReplyNamesItsEpoch) {
   EXPECT_EQ(levers_.History().back().cause, LeverCause::kAbort);
 }
 
+TEST_F(CanaryControlTest, CallsThatWaitedBeforeItBeganCountForNeitherSide) {
+  std::vector<std::shared_ptr<TestCall>> calls;
+  const auto submit = [&](int count) {
+    for (int i = 0; i < count; ++i) {
+      calls.push_back(std::make_shared<TestCall>(std::vector{shard_}, 32, 0.5f));  // a batch each
+      calls.back()->client = "client-" + std::to_string(i);
+      ASSERT_TRUE(Submit(scheduler_, calls.back()).ok());
+    }
+  };
+  scheduler_.Pause();
+  submit(40);
+  MustStart(Spec());
+  scheduler_.Resume();
+  for (const auto& call : calls) ASSERT_TRUE(call->Await().ok());
+  submit(40);
+  scheduler_.Drain(absl::InfiniteDuration());  // what was answered is told
+  for (const auto& call : calls) ASSERT_TRUE(call->Await().ok());
+  const CanaryReport report = *control_.Last();
+  EXPECT_GT(report.control_side.batches, 0);
+  EXPECT_LT(report.control_side.batches, 40);  // of the clients that are on its side
+  EXPECT_LE(report.control_side.batches + report.canary_side.batches, 40);
+}
+
 TEST_F(CanaryControlTest, ExactCallsKeepTheirBitsOnEitherSide) {
   const auto before = CallOnce(Policy::kExact)->outputs;
   MustStart(Spec());
@@ -376,14 +399,46 @@ TEST_F(CanaryControlTest, UnderLoadEveryReplysArmIsOpenInItsEpochAndExactKeepsIt
   EXPECT_TRUE(observer_.totals().incidents.empty());
 }
 
-// A log that takes the start of a canary and nothing after it.
+// A log that takes the start of a canary and nothing after it, until there is room.
 class LogOfOne final : public LeverLog {
  public:
   absl::Status Append(const LeverStep& step) override {
-    return step.front().cause == LeverCause::kCanaryStart ? absl::OkStatus()
-                                                          : absl::UnavailableError("disk full");
+    if (!room && step.front().cause != LeverCause::kCanaryStart) {
+      ++refused;
+      return absl::UnavailableError("disk full");
+    }
+    ++kept;
+    return absl::OkStatus();
   }
+  std::atomic<bool> room = false;
+  std::atomic<int> refused = 0, kept = 0;
 };
+
+TEST_F(CanaryControlTest, AnEndThatCannotBeKeptIsSaidAndWrittenAsSoonAsItCan) {
+  FakeClock clock;
+  LogOfOne log;
+  LeverStore levers(clock, {}, {.log = &log});
+  RecordingObserver observer;
+  CanaryControl control(levers, observer, clock, nullptr);
+  const auto started =
+      control.Start({.changes = {{"m16_tc", "all:one_pass"}}, .share = 0.5}, 0, false);
+  ASSERT_TRUE(started.ok()) << started.status();
+  EXPECT_FALSE(started->not_kept);
+  const auto ended = control.Abort(started->id, "me", "enough");
+  ASSERT_TRUE(ended.ok()) << ended.status();
+  EXPECT_TRUE(ended->not_kept);
+  EXPECT_THAT(ended->evidence, HasSubstr("not in the journal: disk full"));
+  const absl::Time limit = absl::Now() + absl::Minutes(1);
+  while (log.refused < 2 && absl::Now() < limit) std::this_thread::yield();
+  EXPECT_EQ(log.refused, 2);  // the end, and one try: the clock stands still
+  log.room = true;
+  while (levers.unwritten() && absl::Now() < limit) {
+    clock.Advance(absl::Seconds(10));
+    std::this_thread::yield();
+  }
+  EXPECT_FALSE(levers.unwritten());
+  EXPECT_EQ(log.kept, 2);
+}
 
 TEST_F(CanaryControlTest, APromotionThatCannotBeKeptIsToldOnce) {
   FakeClock clock;

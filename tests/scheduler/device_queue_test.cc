@@ -176,7 +176,7 @@ TEST_F(DeviceQueueTest, SidesOfACanaryDoNotMixAndItsEndRegroupsNothing) {
     auto call = std::make_shared<TestCall>(std::vector{a_}, 1);
     call->client = client;
     call->id = std::to_string(seq_);
-    queue_.Add(call, now_, seq_++, canary);
+    queue_.Add(call, now_, seq_++, {.canary = canary, .under = 7});
   };
   const auto pick = [&](bool running) {
     Batch batch;
@@ -205,6 +205,36 @@ TEST_F(DeviceQueueTest, SidesOfACanaryDoNotMixAndItsEndRegroupsNothing) {
   add("y", 6);  // of a canary before this one
   EXPECT_EQ(pick(true), live + " y");
   EXPECT_TRUE(queue_.empty());
+}
+
+TEST_F(DeviceQueueTest, WhatWaitedBeforeACanaryIsOfNeitherSide) {
+  const auto split = std::make_shared<CanarySplit>();
+  split->id = 7;
+  split->share = 0.5;
+  split->candidate = std::make_shared<LeverSnapshot>(*levers_);
+  split->valve = std::make_shared<CanaryValve>();
+  const auto add = [&](uint64_t under) {
+    queue_.Add(std::make_shared<TestCall>(std::vector{a_}, 1), now_, seq_++, {.under = under});
+  };
+  // Whether the next batch, of so many calls, counts for the control.
+  const auto counts = [&](size_t calls) {
+    Batch batch;
+    queue_.Pick({.live = levers_, .canary = split}, now_, rules_, batch);
+    EXPECT_EQ(batch.calls.size(), calls);
+    EXPECT_EQ(batch.levers, levers_);
+    return batch.canary != nullptr;
+  };
+  for (uint64_t before : {uint64_t{0}, uint64_t{5}}) {  // no canary, and an earlier one
+    add(before);
+    EXPECT_FALSE(counts(1)) << before;
+    // One such call is enough, wherever it is in the batch.
+    add(7);
+    add(before);
+    add(7);
+    EXPECT_FALSE(counts(3)) << before;
+  }
+  add(7);
+  EXPECT_TRUE(counts(1));
 }
 
 TEST_F(DeviceQueueTest, StepsAndOutputTypesDoNotMix) {

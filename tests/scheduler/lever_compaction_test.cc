@@ -75,7 +75,8 @@ class CompactedJournal : public ::testing::Test {
  protected:
   void Write(const std::vector<LeverStep>& steps) const {
     std::ofstream file(path_, std::ios::binary | std::ios::trunc);
-    for (const LeverStep& step : steps) file << EncodeStep(step);
+    RecordChain chain;
+    for (const LeverStep& step : steps) file << EncodeStep(step, chain);
   }
   const test::TempDir dir_;
   const std::string path_ = dir_.At("levers.journal");

@@ -15,6 +15,7 @@
 #include <random>
 #include <sstream>
 #include <string>
+#include <vector>
 
 #include "scheduler/lever_record.h"
 #include "tests/support/weight_files.h"
@@ -40,6 +41,21 @@ LeverStep Step(uint64_t epoch, std::string to = "attn_o:one_pass") {
   other.lever = "max_batch_rows";
   other.to = "8";
   return {event, other};
+}
+
+// Records as a file of them holds them, one after the other.
+class Lines {
+ public:
+  std::string Next(const LeverStep& step) { return EncodeStep(step, chain_); }
+
+ private:
+  RecordChain chain_;
+};
+
+// A line as earlier versions wrote it.
+std::string OldLine(const LeverStep& step) {
+  RecordChain chain;  // of a first record both formats say the same, apart from the mark
+  return EncodeStep(step, chain).substr(2);
 }
 
 std::string Contents(const std::string& path) {
@@ -76,17 +92,22 @@ TEST_F(LeverJournalTest, KeepsEveryFieldOfEveryStep) {
 }
 
 TEST_F(LeverJournalTest, ALineIsForPeopleToo) {
-  const std::string line = EncodeStep(Step(2));
+  Lines lines;
+  const std::string line = lines.Next(Step(2));
   EXPECT_EQ(line.find('\n'), line.size() - 1);
   EXPECT_THAT(line, HasSubstr("\"actor\":\"someone\""));
   LeverStep rude = Step(2);
   rude[0].reason = rude[1].reason = "\xff\xfe";
-  const std::string clean = EncodeStep(rude);
-  EXPECT_TRUE(DecodeStep(clean.substr(0, clean.size() - 1)).ok());
+  const std::string clean = Lines().Next(rude);
+  RecordChain chain;
+  EXPECT_TRUE(DecodeStep(clean.substr(0, clean.size() - 1), chain).ok());
 }
 
 TEST_F(LeverJournalTest, ARecordCutShortAnywhereIsDroppedAndNothingElse) {
-  const std::string first = EncodeStep(Step(2)), second = EncodeStep(Step(3));
+  Lines lines, others;
+  const std::string first = lines.Next(Step(2)), second = lines.Next(Step(3));
+  std::string after = others.Next(Step(2));
+  after += others.Next(Step(4));
   for (size_t kept = 0; kept < second.size(); ++kept) {
     Write(path_, first + second.substr(0, kept));
     {
@@ -95,7 +116,7 @@ TEST_F(LeverJournalTest, ARecordCutShortAnywhereIsDroppedAndNothingElse) {
       EXPECT_EQ(opened.dropped_bytes, static_cast<int64_t>(kept));
       ASSERT_TRUE(opened.journal->Append(Step(4)).ok());
     }
-    EXPECT_EQ(Contents(path_), first + EncodeStep(Step(4)));
+    EXPECT_EQ(Contents(path_), after);
   }
   // As after a crash of the machine: the length is there, the bytes are not.
   Write(path_, first + std::string(second.size() - 1, '\0') + "\n");
@@ -108,8 +129,8 @@ TEST_F(LeverJournalTest, ARecordCutShortAnywhereIsDroppedAndNothingElse) {
 }
 
 TEST_F(LeverJournalTest, AWholeLastLineWithAnotherChecksumIsDamage) {
-  const std::string first = EncodeStep(Step(2));
-  std::string damaged = EncodeStep(Step(3));
+  Lines lines;
+  const std::string first = lines.Next(Step(2)), damaged = lines.Next(Step(3));
   for (size_t at : {size_t{20}, damaged.size() - 10}) {
     std::string line = damaged;
     line[at] = static_cast<char>(line[at] ^ 1);
@@ -135,21 +156,69 @@ TEST_F(LeverJournalTest, AFileThatIsNoLongerThereTakesNoStep) {
 }
 
 TEST_F(LeverJournalTest, DamageWithRecordsBehindItIsToldWithItsPlace) {
-  const std::string first = EncodeStep(Step(2)), second = EncodeStep(Step(3));
-  const std::string third = EncodeStep(Step(4));
+  Lines lines;
+  const std::string first = lines.Next(Step(2)), second = lines.Next(Step(3));
+  const std::string third = lines.Next(Step(4));
   for (size_t at = 0; at < second.size(); ++at) {
     std::string damaged = second;
     damaged[at] = static_cast<char>(damaged[at] ^ 0x20);
     Write(path_, first + damaged + third);
     const auto opened = LeverJournal::Open(path_);
     // Hex digits in upper case say the same.
-    if (opened.ok() && at < 8) continue;
+    if (opened.ok() && at >= 2 && at < 10) continue;
     ASSERT_EQ(opened.status().code(), absl::StatusCode::kDataLoss) << at;
     EXPECT_THAT(std::string(opened.status().message()), HasSubstr(path_ + ": line 2 (byte"));
     EXPECT_EQ(Contents(path_), first + damaged + third) << "it was changed";
   }
   Write(path_, third + first + second);  // epochs that fall
   EXPECT_EQ(LeverJournal::Open(path_).status().code(), absl::StatusCode::kDataLoss);
+}
+
+TEST_F(LeverJournalTest, ALineThatWasTakenOutMovedOrPutInIsDamage) {
+  Lines lines;
+  std::vector<std::string> all;
+  for (uint64_t epoch : {2, 3, 4, 5}) all.push_back(lines.Next(Step(epoch)));
+  const auto expect_damage = [&](const std::vector<std::string>& kept, const std::string& line) {
+    std::string text;
+    for (const std::string& one : kept) text += one;
+    Write(path_, text);
+    const absl::Status status = LeverJournal::Open(path_).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(path_ + ": line " + line + " (byte"));
+    EXPECT_THAT(std::string(status.message()), HasSubstr("taken out"));
+    EXPECT_EQ(Contents(path_), text) << "it was changed";
+  };
+  expect_damage({all[1], all[2], all[3]}, "1");
+  expect_damage({all[0], all[2], all[3]}, "2");
+  expect_damage({all[0], all[1], all[3]}, "3");  // the last one shows it too
+  expect_damage({all[0], Lines().Next(Step(3)), all[2]}, "2");
+  Write(path_, all[0] + all[1] + all[2] + all[3]);
+  EXPECT_EQ(Open().steps.size(), 4u);
+}
+
+TEST_F(LeverJournalTest, AnOldJournalIsReadAndContinuedInAChain) {
+  const std::string old = OldLine(Step(2)) + OldLine(Step(3)) + OldLine(Step(4));
+  Write(path_, old);
+  {
+    const auto opened = Open();
+    ASSERT_EQ(opened.steps.size(), 3u);
+    EXPECT_EQ(opened.steps[1], Step(3));
+    ASSERT_TRUE(opened.journal->Append(Step(5)).ok());
+    ASSERT_TRUE(opened.journal->Append(Step(6)).ok());
+  }
+  const std::string text = Contents(path_);
+  ASSERT_TRUE(text.starts_with(old));
+  EXPECT_EQ(text.substr(old.size(), 2), "2 ");
+  EXPECT_EQ(Open().steps.size(), 5u);
+  // What was chained covers the old lines before it: none of them can go any more either.
+  const std::string chained = text.substr(old.size());
+  Write(path_, OldLine(Step(2)) + OldLine(Step(4)) + chained);
+  EXPECT_THAT(std::string(LeverJournal::Open(path_).status().message()), HasSubstr(": line 3 "));
+  Write(path_, chained);
+  EXPECT_THAT(std::string(LeverJournal::Open(path_).status().message()), HasSubstr(": line 1 "));
+  // And an old line cannot follow one of the chain.
+  Write(path_, text + OldLine(Step(7)));
+  EXPECT_THAT(std::string(LeverJournal::Open(path_).status().message()), HasSubstr(": line 6 "));
 }
 
 TEST_F(LeverJournalTest, OneProcessHoldsItAndOddPathsAreRefused) {

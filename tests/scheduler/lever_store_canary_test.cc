@@ -148,6 +148,53 @@ TEST_F(LeverStoreCanary, WhatTheLogCannotKeepDoesNotHappenExceptARevert) {
   EXPECT_EQ(store_.View().canary, nullptr);
 }
 
+TEST_F(LeverStoreCanary, NoChangeIsAcceptedBeforeWhatTookEffectIsOnRecord) {
+  const LeverStep start = {{.epoch = 5, .lever = "m16_tc", .cause = LeverCause::kRevert}};
+  LeverSnapshot initial;
+  initial.epoch = 5;
+  std::vector<LeverCause> told;
+  LeverStore store(clock_, initial,
+                   {.log = &log_,
+                    .unwritten = {start},
+                    .on_not_kept = [&](const LeverStep& step, const absl::Status& why) {
+                      EXPECT_TRUE(absl::IsUnavailable(why));
+                      told.push_back(step.front().cause);
+                    }});
+  EXPECT_TRUE(store.unwritten());
+  log_.error = absl::UnavailableError("disk full");
+  EXPECT_TRUE(absl::IsUnavailable(store.Set({{"m16_tc", "all"}}, {}).status()));
+  EXPECT_TRUE(absl::IsUnavailable(store.StartCanary(Spec(), 0, false).status()));
+  EXPECT_TRUE(absl::IsUnavailable(store.WriteUnwritten()));
+  EXPECT_EQ(store.Snapshot()->epoch, 5u);
+  EXPECT_EQ(told, (std::vector{LeverCause::kSet, LeverCause::kCanaryStart}));
+
+  log_.error = absl::OkStatus();
+  ASSERT_TRUE(store.Set({{"max_batch_rows", "8"}}, {}).ok());
+  ASSERT_EQ(log_.steps.size(), 2u);
+  EXPECT_EQ(log_.steps[0], start);
+  EXPECT_EQ(log_.steps[1][0].epoch, 6u);
+  EXPECT_FALSE(store.unwritten());
+
+  // The end of a canary too, of which the log hears when it can.
+  const auto started = store.StartCanary(Spec(), 0, false);
+  ASSERT_TRUE(started.ok()) << started.status();
+  const uint64_t id = started->view.canary->id;
+  log_.error = absl::UnavailableError("disk full");
+  for (int i = 0; i < 3; ++i) {  // told once, however often the node tries
+    EXPECT_FALSE(store.EndCanary(id, LeverCause::kPromote, "", "", "").ok());
+  }
+  EXPECT_FALSE(store.EndCanary(id, LeverCause::kRevert, "", "", "").ok());
+  EXPECT_EQ(told.size(), 4u);
+  EXPECT_EQ(told.back(), LeverCause::kRevert);
+  EXPECT_TRUE(absl::IsUnavailable(store.Set({{"max_batch_rows", "9"}}, {}).status()));
+  log_.error = absl::OkStatus();
+  EXPECT_TRUE(store.WriteUnwritten().ok());
+  EXPECT_FALSE(store.unwritten());
+  EXPECT_EQ(log_.steps.back()[0].cause, LeverCause::kRevert);
+  EXPECT_TRUE(store.WriteUnwritten().ok());
+  EXPECT_EQ(log_.steps.back()[0].epoch, store.Snapshot()->epoch);
+}
+
 TEST_F(LeverStoreCanary, HistoryBeginsWithEarlierLives) {
   std::vector<LeverEvent> past;
   for (uint64_t i = 1; i <= LeverStore::kHistory + 5; ++i) past.push_back({.epoch = i});

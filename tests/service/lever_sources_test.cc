@@ -69,16 +69,27 @@ TEST(LeverSources, AFullDiskDoesNotKeepANodeDownWhoseCanaryWasInterrupted) {
   const auto handler = std::signal(SIGXFSZ, SIG_IGN);
   const rlimit tight{std::filesystem::file_size(config.lever_journal) + 10, old.rlim_max};
   ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &tight), 0);
-  const auto full = StartLevers(config, "cpu", {});
+  auto full = StartLevers(config, "cpu", {});
   setrlimit(RLIMIT_FSIZE, &old);
   std::signal(SIGXFSZ, handler);
   ASSERT_TRUE(full.ok()) << full.status();
   EXPECT_EQ(full->start.levers.Print(Lever::kM16Tc), "off");
-  ASSERT_EQ(full->warnings.size(), 1u);
-  EXPECT_THAT(full->warnings[0], HasSubstr("is not in the journal"));
-  // With room again changes are kept, and the canary is over for later starts too.
-  LeverStore store(clock, full->start, {.log = full->journal.get()});
-  EXPECT_TRUE(store.Set({{"max_batch_rows", "8"}}, {}).ok());
+  ASSERT_EQ(full->unwritten.size(), 1u);
+  EXPECT_EQ(full->unwritten[0][0].cause, LeverCause::kRevert);
+  EXPECT_FALSE(full->why_unwritten.ok());
+  // With room again the record is written before a change, and the canary is over for later starts
+  // too.
+  {
+    LeverStore store(clock, full->start,
+                     {.log = full->journal.get(), .unwritten = full->unwritten});
+    EXPECT_TRUE(store.Set({{"max_batch_rows", "8"}}, {}).ok());
+  }
+  full->journal.reset();
+  const auto next = StartLevers(config, "cpu", {});
+  ASSERT_TRUE(next.ok()) << next.status();
+  EXPECT_EQ(next->start.epoch, full->start.epoch + 1);  // of the change alone
+  ASSERT_EQ(next->history.size(), 3u);
+  EXPECT_EQ(next->history[1], full->unwritten[0][0]);
 }
 
 TEST(LeverSources, LatchesHoldAgainstRpcAndJournalOnly) {

@@ -98,8 +98,9 @@ struct FakeNode::LeverImpl final : v1::LeverService::Service {
     *response = node->lever_history;
     return grpc::Status::OK;
   }
-  grpc::Status WatchLevers(grpc::ServerContext*, const v1::WatchLeversRequest*,
+  grpc::Status WatchLevers(grpc::ServerContext*, const v1::WatchLeversRequest* request,
                            grpc::ServerWriter<v1::LeverEvent>* writer) override {
+    if (node->watch_levers) return node->watch_levers(*request, writer);
     for (const v1::LeverEvent& event : node->lever_events) writer->Write(event);
     return grpc::Status::OK;
   }

@@ -46,7 +46,9 @@ class FakeNode {
   std::function<grpc::Status(const v1::PromoteCanaryRequest&, v1::Canary*)> promote_canary;
   std::function<grpc::Status(const v1::HeartbeatCanaryRequest&, v1::Canary*)> heartbeat_canary;
   v1::ListLeverHistoryResponse lever_history;
-  std::vector<v1::LeverEvent> lever_events;  // what WatchLevers sends before it ends
+  std::vector<v1::LeverEvent> lever_events;  // what WatchLevers sends before it ends, unless set:
+  std::function<grpc::Status(const v1::WatchLeversRequest&, grpc::ServerWriter<v1::LeverEvent>*)>
+      watch_levers;
 
  private:
   struct ProjectionImpl;

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -15,7 +16,7 @@ namespace fulcrum::test {
 
 class SmallNode {
  public:
-  SmallNode() {
+  explicit SmallNode(const std::function<void(service::Config&)>& change = nullptr) {
     service::Config config;
     config.listen = "127.0.0.1:0";
     config.metrics_listen = "off";
@@ -26,6 +27,7 @@ class SmallNode {
     model.model = "small";
     model.source = service::SyntheticName{"small"};
     config.models.push_back(std::move(model));
+    if (change) change(config);
     auto server = service::Server::Start(config, {});
     EXPECT_TRUE(server.ok()) << server.status();
     if (!server.ok()) return;

@@ -111,6 +111,7 @@ class ServerTest : public ::testing::Test {
     config.levers["audit_rate"] = "0";  // the device computes nothing true
     if (change) change(config);
     service::ServerOptions options;
+    options.log_descriptor = log_descriptor_;
     auto backend = std::make_unique<FakeBackend>(
         DeviceInfo{.id = "fake:0", .description = "fake", .caps = kAllCaps}, slots);
     backend_ = backend.get();
@@ -197,6 +198,7 @@ class ServerTest : public ::testing::Test {
     return failure_;
   }
 
+  int log_descriptor_ = 2;
   FakeBackend* backend_ = nullptr;  // the server's
   absl::Mutex failure_mu_;
   absl::Status failure_ ABSL_GUARDED_BY(failure_mu_);
