@@ -56,6 +56,8 @@ constexpr absl::Duration kQuiet = absl::Milliseconds(100);
 constexpr absl::Duration kQuietAtMost = absl::Seconds(1);
 // From gRPC's shutdown until its word to leave is on every connection.
 constexpr absl::Duration kGoodbye = absl::Milliseconds(50);
+// Where somebody did call meanwhile a machine without time to spare is given as many times longer.
+constexpr int kPatienceWithCallers = 4;
 
 std::string NewNodeId() {
   std::random_device entropy;
@@ -319,7 +321,8 @@ void Server::Impl::Stop(absl::Duration patience) {
   if (grpc_ != nullptr) {
     node_.parting.Hold();
     AwaitQuiet(hard_stop);
-    std::thread goodbye([this, wait = std::min(kGoodbye, patience / 4)] {
+    const int times = node_.parting.refused() > 0 ? kPatienceWithCallers : 1;
+    std::thread goodbye([this, wait = std::min(times * kGoodbye, patience / 4)] {
       absl::SleepFor(wait);
       node_.parting.Release();
     });
@@ -339,7 +342,8 @@ void Server::Impl::Stop(absl::Duration patience) {
 void Server::Impl::AwaitQuiet(absl::Time limit) {
   limit = std::min(limit, absl::Now() + kQuietAtMost);
   uint64_t seen = node_.parting.refused();
-  for (absl::Time last = absl::Now(); absl::Now() < limit && absl::Now() - last < kQuiet;) {
+  const auto quiet = [&seen] { return (seen > 0 ? kPatienceWithCallers : 1) * kQuiet; };
+  for (absl::Time last = absl::Now(); absl::Now() < limit && absl::Now() - last < quiet();) {
     absl::SleepFor(absl::Milliseconds(10));
     const uint64_t now = node_.parting.refused();
     if (now != seen) last = absl::Now();
