@@ -2,13 +2,22 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "service/parting.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <utility>
+
+#include "absl/time/clock.h"
 
 namespace fulcrum::service {
 namespace {
 
 constexpr size_t kMaxHeld = 65536;  // beyond, answers go out at once
+
+constexpr absl::Duration kQuiet = absl::Milliseconds(100);
+constexpr absl::Duration kQuietAtMost = absl::Seconds(1);
+constexpr absl::Duration kGoodbye = absl::Milliseconds(50);
+// Where somebody did call, a machine without time to spare is given so many times longer.
+constexpr int kPatienceWithCallers = 4;
 
 }  // namespace
 
@@ -29,7 +38,20 @@ void Parting::Hold() {
   holding_ = true;
 }
 
-void Parting::Release() {
+void Parting::AwaitQuiet(absl::Time limit) const {
+  limit = std::min(limit, absl::Now() + kQuietAtMost);
+  uint64_t seen = refused();
+  const auto quiet = [&seen] { return (seen > 0 ? kPatienceWithCallers : 1) * kQuiet; };
+  for (absl::Time last = absl::Now(); absl::Now() < limit && absl::Now() - last < quiet();) {
+    absl::SleepFor(absl::Milliseconds(10));
+    const uint64_t now = refused();
+    if (now != seen) last = absl::Now();
+    seen = now;
+  }
+}
+
+void Parting::ReleaseSoon(absl::Duration at_most) {
+  absl::SleepFor(std::min((refused() > 0 ? kPatienceWithCallers : 1) * kGoodbye, at_most));
   std::vector<std::function<void()>> held;
   {
     absl::MutexLock lock(&mu_);

@@ -12,6 +12,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
 
 namespace fulcrum::service {
 
@@ -22,10 +23,16 @@ class Parting {
   void Answer(std::function<void()> answer);
 
   void Hold();
-  void Release();            // runs what was held; later answers are not held
-  uint64_t refused() const;  // refusals so far
+  // Until no refusal has been asked for for a moment: callers that wait for their answers are quiet
+  // at once; those that send whatever comes back are not waited for.
+  void AwaitQuiet(absl::Time limit) const;
+  // Waits, no longer than `at_most`, until the word to leave that gRPC's shutdown sends is on every
+  // connection; runs what was held. Later answers are not held.
+  void ReleaseSoon(absl::Duration at_most);
 
  private:
+  uint64_t refused() const;  // refusals so far
+
   mutable absl::Mutex mu_;
   bool holding_ ABSL_GUARDED_BY(mu_) = false;
   uint64_t refused_ ABSL_GUARDED_BY(mu_) = 0;

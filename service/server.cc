@@ -50,15 +50,6 @@ constexpr std::string_view kUnixScheme = "unix:";
 // could then never fill a batch.
 constexpr int kStreamsForFullBatch = kMaxDecodeRows;
 
-// The end of a drain (parting.h). Callers that wait for their answers are quiet at once; those that
-// send whatever comes back are not waited for.
-constexpr absl::Duration kQuiet = absl::Milliseconds(100);
-constexpr absl::Duration kQuietAtMost = absl::Seconds(1);
-// From gRPC's shutdown until its word to leave is on every connection.
-constexpr absl::Duration kGoodbye = absl::Milliseconds(50);
-// Where somebody did call meanwhile a machine without time to spare is given as many times longer.
-constexpr int kPatienceWithCallers = 4;
-
 std::string NewNodeId() {
   std::random_device entropy;
   return absl::StrFormat("%08x%08x", entropy(), entropy());
@@ -151,7 +142,6 @@ class Server::Impl final {
  private:
   void LogDevice(const DeviceInfo& device) const;
   void Stop(absl::Duration patience);
-  void AwaitQuiet(absl::Time limit);
   void Fail(const absl::Status& why);
   void OnShardChange(const ShardInfo& info);
 
@@ -320,12 +310,8 @@ void Server::Impl::Stop(absl::Duration patience) {
   scheduler_.Drain(patience);
   if (grpc_ != nullptr) {
     node_.parting.Hold();
-    AwaitQuiet(hard_stop);
-    const int times = node_.parting.refused() > 0 ? kPatienceWithCallers : 1;
-    std::thread goodbye([this, wait = std::min(times * kGoodbye, patience / 4)] {
-      absl::SleepFor(wait);
-      node_.parting.Release();
-    });
+    node_.parting.AwaitQuiet(hard_stop);
+    std::thread goodbye([this, patience] { node_.parting.ReleaseSoon(patience / 4); });
     // Replies are on their way; what is still open a moment later is cut.
     const absl::Duration rest = std::max(hard_stop - absl::Now(), absl::Milliseconds(500));
     grpc_->Shutdown(absl::ToChronoTime(absl::Now() + std::min(rest, absl::Seconds(5))));
@@ -336,19 +322,6 @@ void Server::Impl::Stop(absl::Duration patience) {
   loading_.Join();
   lever_changes_.reset();
   if (listening_) log_.Info("stopped");
-}
-
-// Until no call has come for a moment.
-void Server::Impl::AwaitQuiet(absl::Time limit) {
-  limit = std::min(limit, absl::Now() + kQuietAtMost);
-  uint64_t seen = node_.parting.refused();
-  const auto quiet = [&seen] { return (seen > 0 ? kPatienceWithCallers : 1) * kQuiet; };
-  for (absl::Time last = absl::Now(); absl::Now() < limit && absl::Now() - last < quiet();) {
-    absl::SleepFor(absl::Milliseconds(10));
-    const uint64_t now = node_.parting.refused();
-    if (now != seen) last = absl::Now();
-    seen = now;
-  }
 }
 
 void Server::Impl::Fail(const absl::Status& why) {
