@@ -191,6 +191,7 @@ class RangeProduct {
       const int column = asking.first_column + lane / kPieces;
 #pragma unroll
       for (int first = 0; first < kColumns; first += kAtOnce) {
+        if (kAtOnce > kColumns && lane / kPieces >= kColumns) continue;
         AsyncCopy16(to_x + first * Shape::kPitch,
                     from_x + min(column + first, p.m - 1) * p.x_pitch);
       }
@@ -250,18 +251,22 @@ class RangeProduct {
         if (step + 1 == Steps::kSteps)
           load(min(first + Steps::kSteps, Shape::kSteps - Steps::kSteps));
         // Two columns at a time, the next two on their way.
-        float4 x[2] = {SharedLoadF32(xs), SharedLoadF32(xs + 64)};
+        constexpr int kAtOnce = kColumns < 2 ? kColumns : 2;
+        float4 x[kAtOnce], now[kAtOnce];
+        const auto load_x = [&](int first_column) {
 #pragma unroll
-        for (int c = 0; c < kColumns; c += 2) {
-          const float4 now[2] = {x[0], x[1]};
-          if (c + 2 < kColumns) {
-            x[0] = SharedLoadF32(xs + (c + 2) * 64);
-            x[1] = SharedLoadF32(xs + (c + 3) * 64);
-          }
+          for (int i = 0; i < kAtOnce; ++i) x[i] = SharedLoadF32(xs + (first_column + i) * 64);
+        };
+        load_x(0);
 #pragma unroll
-          for (int i = 0; i < 2 * kTiles; ++i) {
-            float* const of = sums + i / 2 * 2 * kColumns + c + i % 2;
-            ExactStep(pairs[i / 2], now[i % 2], of[0], of[kColumns]);
+        for (int c = 0; c < kColumns; c += kAtOnce) {
+#pragma unroll
+          for (int i = 0; i < kAtOnce; ++i) now[i] = x[i];
+          if (c + kAtOnce < kColumns) load_x(c + kAtOnce);
+#pragma unroll
+          for (int i = 0; i < kAtOnce * kTiles; ++i) {
+            float* const of = sums + i / kAtOnce * 2 * kColumns + c + i % kAtOnce;
+            ExactStep(pairs[i / kAtOnce], now[i % kAtOnce], of[0], of[kColumns]);
           }
         }
       }

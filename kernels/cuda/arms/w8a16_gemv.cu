@@ -1,6 +1,7 @@
-// fp8, class exact, one row. Two tiles a warp where there are enough of them to fill the device.
+// fp8, class exact, one row. Plain loads where two tiles a warp fill the device; elsewhere ranges.
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/cuda/arms.h"
+#include "kernels/cuda/exact_launch.cuh"
 #include "kernels/cuda/exact_product.cuh"
 
 namespace fulcrum::cuda {
@@ -10,11 +11,11 @@ absl::Status w8a16_gemv(const ArmArgs& args) {
   const auto& context = *static_cast<const CudaContext*>(args.context);
   const auto run = [&] {
     if (static_cast<const CudaWeight*>(args.weight)->has_nan()) {
-      return LaunchExact<Fp8Fragment<true>, 1, 1>(p, context.stream);
+      return LaunchRanges<Fp8Steps<true, 1>, 2, 1>(p, context);
     }
     return p.tiles >= 4 * context.sm_count
                ? LaunchExact<Fp8Fragment<false>, 2, 1>(p, context.stream)
-               : LaunchExact<Fp8Fragment<false>, 1, 1>(p, context.stream);
+               : LaunchRanges<Fp8Steps<false, 2>, 2, 1>(p, context);
   };
   return CudaStatus(run(), "w8a16_gemv");
 }
