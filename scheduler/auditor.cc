@@ -46,7 +46,7 @@ class Auditor::Impl {
         bundles_(bundles),
         options_(options),
         random_(options.seed),
-        thread_([this](const Job& job) { Judge(job); },
+        thread_("fulcrum-audit", [this](const Job& job) { Judge(job); },
                 {.every = options.scrub_interval, .run = [this] { ScrubNext(); }}) {}
 
   void Offer(double rate, const std::shared_ptr<const Shard>& shard, const Arm& arm, int m,

@@ -3,6 +3,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <pthread.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -53,8 +54,11 @@ class CheckerThread {
     std::function<void()> run = {};
   };
 
-  explicit CheckerThread(std::function<void(const Job&)> run, Chore chore = {})
-      : run_(std::move(run)), chore_(std::move(chore)), thread_([this] { Loop(); }) {}
+  // name: what `top -H` shows, 15 characters at most.
+  CheckerThread(const char* name, std::function<void(const Job&)> run, Chore chore = {})
+      : run_(std::move(run)), chore_(std::move(chore)), thread_([this] { Loop(); }) {
+    (void)pthread_setname_np(thread_.native_handle(), name);
+  }
   ~CheckerThread() { Stop(); }
   CheckerThread(const CheckerThread&) = delete;
   CheckerThread& operator=(const CheckerThread&) = delete;

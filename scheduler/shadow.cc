@@ -14,8 +14,8 @@
 #include "kernels/formats/bf16.h"
 #include "kernels/numerics/budget.h"
 #include "kernels/numerics/deviation.h"
-#include "kernels/numerics/oracle.h"
 #include "scheduler/checker_thread.h"
+#include "scheduler/exact_columns.h"
 
 namespace fulcrum {
 namespace {
@@ -38,7 +38,7 @@ class Shadow::Impl {
         bundles_(bundles),
         options_(options),
         random_(options.seed),
-        thread_([this](const Job& job) {
+        thread_("fulcrum-shadow", [this](const Job& job) {
           Grade(job);
           Release(job);
         }) {}
@@ -78,6 +78,7 @@ class Shadow::Impl {
   const ShadowOptions options_;
   absl::Mutex mu_;
   Random random_ ABSL_GUARDED_BY(mu_);
+  ExactColumns exact_;  // shadow thread's own
   CheckerThread<Job> thread_;
 };
 
@@ -134,8 +135,7 @@ void Shadow::Impl::Tell(const Job& job, ShadowEvent event) {
 void Shadow::Impl::Grade(const Job& job) {
   std::vector<float> exact(static_cast<size_t>(job.rows * job.columns));
   const absl::Status made =
-      numerics::ReferenceProduct(NumericsClass::kExact, *job.shard->source, job.column, job.columns,
-                                 job.activations, job.rows, exact);
+      exact_.Compute(job.shard->source, job.column, job.columns, job.activations, job.rows, exact);
   if (!made.ok()) {
     Tell(job, {.result = ShadowResult::kError, .detail = std::string(made.message())});
     return;

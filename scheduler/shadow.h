@@ -1,5 +1,5 @@
-// Shadow check: a share of the batches of a non-exact arm has a slice of columns computed again in
-// the order of class exact, on a CPU thread of low priority, and graded by kernels/numerics/budget.
+// Shadow check: a share of the batches of a non-exact arm has a slice of columns computed again by
+// the CPU's exact arms, on a thread of low priority, and graded by kernels/numerics/budget.
 // The audit (auditor.h) says whether an arm computed its own class's bits; this says whether the
 // class is near enough to exact for these weights and activations. Of a canary's side the first
 // batches are all checked (canary_split.h), then the share. Off the latency path: a bounded queue,
@@ -19,7 +19,7 @@
 namespace fulcrum {
 
 struct ShadowOptions {
-  int64_t columns = 128;    // of a checked batch, from a multiple of 128
+  int64_t columns = 128;    // of a checked batch, from a multiple of 128: a multiple of it
   int max_rows = 32;        // of a checked batch; of more, as many neighbours
   size_t max_pending = 32;  // checks waiting; more are dropped and counted
   uint64_t seed = 1;        // which batches and columns

@@ -7,10 +7,14 @@
 // Figures are medians over pairs, with intervals of at least 95 % where there are six pairs or
 // more.
 // SPDX-License-Identifier: Apache-2.0
+#include <time.h>
+
 #include <algorithm>
 #include <atomic>
 #include <cmath>
 #include <cstdio>
+#include <filesystem>
+#include <fstream>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -39,6 +43,8 @@ constexpr char kOnePass[] = "ffn_gate_up:one_pass";
 constexpr char kM16[] = "ffn_gate_up:m16";
 // The arm of the calls stays; that of a family nobody calls changes.
 constexpr char kOnePassAndAnother[] = "ffn_gate_up:one_pass,attn_o:one_pass";
+
+constexpr char kShadowThread[] = "fulcrum-shadow";
 
 struct Options {
   BenchNode node;
@@ -257,6 +263,24 @@ void AwaitShadow(Server& node) {
   }
 }
 
+// CPU seconds that a thread of this process has used, by its name.
+double CpuSeconds(std::string_view thread) {
+  double seconds = 0;
+  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
+    std::string name;
+    std::getline(std::ifstream(task.path() / "comm"), name);
+    double nanoseconds = 0;
+    std::ifstream(task.path() / "schedstat") >> nanoseconds;
+    if (name == thread) seconds += nanoseconds * 1e-9;
+  }
+  return seconds;
+}
+double CpuSecondsOfProcess() {
+  timespec used = {};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &used);
+  return static_cast<double>(used.tv_sec) + 1e-9 * static_cast<double>(used.tv_nsec);
+}
+
 bool MeasureShadow(const Options& options, InProcessLoad& load, Levers& levers, Server& node) {
   const auto at = [&](const char* rate) {
     levers.Set("shadow_rate", rate);
@@ -267,13 +291,23 @@ bool MeasureShadow(const Options& options, InProcessLoad& load, Levers& levers, 
   };
   levers.Set("m16_tc", kOnePass);
   Pairs pairs;
+  double process = 0;  // in the stretches with it
+  const double before = CpuSeconds(kShadowThread);
+  const auto with = [&](int) {
+    const double begin = CpuSecondsOfProcess();
+    CallsRecorded recorded = at("0.01");
+    process += CpuSecondsOfProcess() - begin;
+    return recorded;
+  };
   if (!Run(
-          options.pairs, &pairs, [&](int) { return at("0"); }, [&](int) { return at("0.01"); })) {
+          options.pairs, &pairs, [&](int) { return at("0"); }, with))
     return false;
-  }
   levers.Set("shadow_rate", "0");
   AwaitShadow(node);
   pairs.Print("shadow of 1 %");
+  const double shadow = CpuSeconds(kShadowThread) - before;
+  std::printf("  its thread used %.4f of the %.1f CPU seconds of the stretches with it: %.3f %%\n",
+              shadow, process, 100 * shadow / process);
   return true;
 }
 

@@ -20,7 +20,7 @@ struct Job {
 
 TEST(CheckerThread, JobsRunInOrderAndAFlushWaitsForAll) {
   std::vector<int> ran;  // the thread's own until the flush
-  CheckerThread<Job> thread([&](const Job& job) { ran.push_back(job.number); });
+  CheckerThread<Job> thread("checker", [&](const Job& job) { ran.push_back(job.number); });
   std::vector<int> expected;
   for (int i = 0; i < 100; ++i) {
     thread.Add({.number = i});
@@ -33,7 +33,7 @@ TEST(CheckerThread, JobsRunInOrderAndAFlushWaitsForAll) {
 
 TEST(CheckerThread, WhatAJobHoldsIsLetGoBeforeAFlushEnds) {
   auto held = std::make_shared<int>(1);
-  CheckerThread<Job> thread([](const Job&) {});
+  CheckerThread<Job> thread("checker", [](const Job&) {});
   for (int i = 0; i < 100; ++i) {
     thread.Add({.held = held});
     thread.Flush();
@@ -44,7 +44,7 @@ TEST(CheckerThread, WhatAJobHoldsIsLetGoBeforeAFlushEnds) {
 TEST(CheckerThread, AStopEndsBehindTheJobThatRunsAndReturnsTheOthers) {
   test::Event begun, go_on;
   int ran = 0;
-  CheckerThread<Job> thread([&](const Job&) {
+  CheckerThread<Job> thread("checker", [&](const Job&) {
     ++ran;
     begun.Notify();
     go_on.WaitForNotification();
@@ -65,7 +65,7 @@ TEST(CheckerThread, AStopEndsBehindTheJobThatRunsAndReturnsTheOthers) {
 
 TEST(CheckerThread, ChoresComeWithoutJobsAndAlsoAmongThem) {
   std::atomic<int> chores{0};
-  CheckerThread<Job> thread([](const Job&) {},
+  CheckerThread<Job> thread("checker", [](const Job&) {},
                             {.every = absl::Microseconds(100), .run = [&] { ++chores; }});
   while (chores < 3) std::this_thread::yield();
   const int before = chores;
