@@ -4,6 +4,7 @@
 // other way round. Also whether a batch ran under old levers that was picked after the change had
 // been acknowledged: that would be a fault, and fails the run.
 // Usage: bench_levers [--backend=auto] [--shape=17408x5120] [--seconds=0.5] [--pairs=20]
+// [--only=flips|shadow]
 // Figures are medians over pairs, with intervals of at least 95 % where there are six pairs or
 // more.
 // SPDX-License-Identifier: Apache-2.0
@@ -50,6 +51,7 @@ struct Options {
   BenchNode node;
   double seconds = 0.5;
   int pairs = 20;
+  bool flips = true, shadow = true;
 };
 
 bool Parse(int argc, char** argv, Options* options) {
@@ -63,6 +65,10 @@ bool Parse(int argc, char** argv, Options* options) {
       ok = ParseShape(value, &options->node);
     } else if (part[0] == "--seconds") {
       ok = absl::SimpleAtod(value, &options->seconds) && options->seconds > 0;
+    } else if (part[0] == "--only") {
+      options->flips = value == "flips";
+      options->shadow = value == "shadow";
+      ok = options->flips || options->shadow;
     } else if (part[0] == "--pairs") {
       ok = absl::SimpleAtoi(value, &options->pairs) && options->pairs > 0;
     } else {
@@ -317,7 +323,8 @@ int main(int argc, char** argv) {
   Options options;
   if (!Parse(argc, argv, &options)) {
     std::fprintf(stderr,
-                 "usage: bench_levers [--backend=auto] [--shape=NxK] [--seconds=S] [--pairs=P]\n");
+                 "usage: bench_levers [--backend=auto] [--shape=NxK] [--seconds=S] [--pairs=P] "
+                 "[--only=flips|shadow]\n");
     return 2;
   }
   SettleProcess();
@@ -336,12 +343,15 @@ int main(int argc, char** argv) {
   if (levers.Set("shadow_rate", "0") == 0) return 1;
   InProcessLoad load((*node)->scheduler(), *shard, kCallers);
   load.Record(1);  // warm
-  const bool ok = MeasureFlips(options, load, levers, "flips that change no arm of the calls",
-                               kOnePass, kOnePass, kOnePassAndAnother) &&
-                  MeasureFlips(options, load, levers, "flips one_pass/m16, without: one_pass",
-                               kOnePass, kOnePass, kM16) &&
-                  MeasureFlips(options, load, levers, "flips one_pass/m16, without: m16", kM16,
-                               kOnePass, kM16) &&
-                  MeasureShadow(options, load, levers, **node);
+  bool ok = true;
+  if (options.flips) {
+    ok = MeasureFlips(options, load, levers, "flips that change no arm of the calls", kOnePass,
+                      kOnePass, kOnePassAndAnother) &&
+         MeasureFlips(options, load, levers, "flips one_pass/m16, without: one_pass", kOnePass,
+                      kOnePass, kM16) &&
+         MeasureFlips(options, load, levers, "flips one_pass/m16, without: m16", kM16, kOnePass,
+                      kM16);
+  }
+  if (options.shadow) ok = ok && MeasureShadow(options, load, levers, **node);
   return ok ? 0 : 1;
 }
