@@ -87,7 +87,7 @@ class AbCommand final : public Command {
   bool by_batch() const { return by_ == "batch"; }
 
   absl::Status CheckByBatch(const std::vector<LeverSetting>& settings) const {
-    const auto bad = [](std::string text) {
+    const auto bad = [](const std::string& text) {
       return absl::InvalidArgumentError("--by batch: " + text);
     };
     if (settings.size() != 2) {
