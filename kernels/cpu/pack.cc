@@ -3,12 +3,16 @@
 #include "kernels/cpu/pack.h"
 
 #include <algorithm>
+#include <bit>
+#include <cstdint>
 #include <cstring>
 
 #include "kernels/cpu/layout.h"
 
 namespace fulcrum::cpu {
 namespace {
+
+static_assert(std::endian::native == std::endian::little);
 
 // Rows of one group of 16 k, made whole with zeros.
 void Gather(const std::byte* in, const Panel& panel, int64_t first_k, int64_t size,
@@ -22,17 +26,42 @@ void Gather(const std::byte* in, const Panel& panel, int64_t first_k, int64_t si
   }
 }
 
+// Four rows of four k pairs, a word a row, low bits first; then four pairs of four rows.
+using Pairs = uint64_t[4];
+void Transpose(Pairs& w) {
+  constexpr uint64_t kEven = 0x0000ffff0000ffffu, kLow = 0xffffffffu;
+  const auto even = [](uint64_t a, uint64_t b) { return (a & kEven) | (b & kEven) << 16; };
+  const auto odd = [](uint64_t a, uint64_t b) { return (a >> 16 & kEven) | (b & ~kEven); };
+  const uint64_t even01 = even(w[0], w[1]), even23 = even(w[2], w[3]);
+  const uint64_t odd01 = odd(w[0], w[1]), odd23 = odd(w[2], w[3]);
+  w[0] = (even01 & kLow) | even23 << 32;
+  w[1] = (odd01 & kLow) | odd23 << 32;
+  w[2] = even01 >> 32 | (even23 & ~kLow);
+  w[3] = odd01 >> 32 | (odd23 & ~kLow);
+}
+
 }  // namespace
 
 void PackFp8Lines(const std::byte* in, const Panel& panel, int tile_rows, std::byte* out) {
+  // Lane l has the k pairs l and l + 4 of a group, a pair of four rows is 8 bytes of its line.
+  static_assert(numerics::LaneOrderK(4) == 2 && numerics::LaneOrderK(6) == 10);
+  static_assert(Fp8LineByte(0, 4) == 16 && Fp8LineByte(2, 0) == 8 && Fp8LineByte(0, 1) == 2);
   std::byte group[kTileRows][kPadK * 2];
-  for (int64_t k = 0; k < panel.k; k += kPadK) {
+  const int line = 4 * tile_rows;
+  for (int64_t k = 0; k < panel.k; k += kPadK, out += numerics::kExactLanes * line) {
     Gather(in, panel, k, 1, group);
-    for (int lane = 0; lane < numerics::kExactLanes; ++lane, out += 4 * tile_rows) {
-      const int first = numerics::LaneOrderK(lane * 4), second = numerics::LaneOrderK(lane * 4 + 2);
-      for (int row = 0; row < tile_rows; ++row) {
-        std::memcpy(out + Fp8LineByte(0, row), &group[row][first], 2);
-        std::memcpy(out + Fp8LineByte(2, row), &group[row][second], 2);
+    for (int row = 0; row < tile_rows; row += kRowPad) {
+      Pairs first, second;
+      for (int i = 0; i < kRowPad; ++i) {
+        std::memcpy(&first[i], group[row + i], 8);
+        std::memcpy(&second[i], group[row + i] + 8, 8);
+      }
+      Transpose(first);
+      Transpose(second);
+      for (int lane = 0; lane < numerics::kExactLanes; ++lane) {
+        std::byte* const to = out + lane * line + row * 4;
+        std::memcpy(to, &first[lane], 8);
+        std::memcpy(to + 8, &second[lane], 8);
       }
     }
   }
