@@ -17,19 +17,6 @@ __device__ __forceinline__ void AsyncCopy16(uint32_t to, const void* from) {
                : "memory");
 #endif
 }
-// Zeros where not `there`; `from` is an address of the device all the same.
-__device__ __forceinline__ void AsyncCopy16OrZeros(uint32_t to, const void* from, bool there) {
-#if __CUDA_ARCH__ >= 800
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
-               "r"(there ? 16 : 0)
-               : "memory");
-#else
-  const uint4 v = there ? __ldg(static_cast<const uint4*>(from)) : uint4{};
-  asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(v.x), "r"(v.y), "r"(v.z),
-               "r"(v.w)
-               : "memory");
-#endif
-}
 // Ends a group of copies, which may be empty.
 __device__ __forceinline__ void AsyncCommit() {
 #if __CUDA_ARCH__ >= 800

@@ -8,7 +8,6 @@
 #include <cstdint>
 #include <span>
 
-#include "kernels/cuda/async_copy.cuh"
 #include "kernels/cuda/block_plan.h"
 #include "kernels/cuda/block_trace.cuh"
 #include "kernels/cuda/divider.cuh"
@@ -17,6 +16,7 @@
 #include "kernels/cuda/hopper_tile.cuh"
 #include "kernels/cuda/kernel_launch.h"
 #include "kernels/cuda/mma_step.cuh"
+#include "kernels/cuda/row_copies.cuh"
 #include "kernels/cuda/targets.cuh"
 #include "kernels/cuda/tensor_map.h"
 
@@ -96,18 +96,14 @@ __global__ void __launch_bounds__(BlockMaxWarps(kTiles, Quarter::kBlockBytes) * 
       TensorCopySlices(x + s * p.segment_blocks * kBlockX, &map,
                        (first_block + s * p.segment_blocks) * 2, x_full);
     }
-  } else if (!kMapped) {  // two blocks of a row at a time
-    const int row_parts = (rank_blocks + 1) / 2;
-    const int blocks_left = min(rank_blocks, p.blocks - first_block);
-    const uint32_t own_x = x + lane / 16 * kBlockX + lane % 16 / 8 * kHalfX;
-    const uint16_t* const from = p.x + first_block * kBlockK + lane * 8;
-    for (int i = warp; i < 8 * kTiles * row_parts; i += plan.warps) {
-      const int row = p.by_row_parts(i), part = i - row * row_parts;
-      if (part * 2 + lane / 16 >= blocks_left) continue;
-      AsyncCopy16OrZeros(own_x + part * 2 * kBlockX + row * 128 + (lane ^ row) % 8 * 16,
-                         from + row * p.x_pitch + part * 2 * kBlockK, row < p.m);
-    }
-    AsyncCommit();
+  } else if (!kMapped) {
+    const RowCopies rows = {.from = p.x + first_block * kBlockK,
+                            .pitch = p.x_pitch,
+                            .m = p.m,
+                            .blocks = min(rank_blocks, p.blocks - first_block),
+                            .row_parts = (rank_blocks + 1) / 2,
+                            .by_row_parts = p.by_row_parts};
+    CopyRows<kHalfX>(rows, x, warp, plan.warps, lane);
   }
 
   // What this warp folds: a segment of a column tile of a tile.

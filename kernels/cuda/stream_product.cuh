@@ -14,7 +14,6 @@
 #include <cstdint>
 #include <span>
 
-#include "kernels/cuda/async_copy.cuh"
 #include "kernels/cuda/block_trace.cuh"
 #include "kernels/cuda/grid_order.cuh"
 #include "kernels/cuda/hopper.cuh"
@@ -22,6 +21,7 @@
 #include "kernels/cuda/meeting.cuh"
 #include "kernels/cuda/mma_step.cuh"
 #include "kernels/cuda/ring.cuh"
+#include "kernels/cuda/row_copies.cuh"
 #include "kernels/cuda/stream_units.cuh"
 #include "kernels/cuda/tensor_map.h"
 
@@ -132,19 +132,15 @@ struct StreamProduct {
     BarriersReady();
   }
 
-  // By 16 bytes a thread, two blocks of a row a warp at a time. Of rows that there are not,
-  // nothing: what is in their place touches columns that nobody stores.
   __device__ __forceinline__ void CopyActivations() const {
-    const int first = FirstBlock(0), blocks = min(p.row_blocks, p.blocks - first);
-    const uint32_t own_x = x + lane / 16 * kBlockX + lane % 16 / 8 * kHalfX;
-    const uint16_t* const from = p.activations + first * kBlockK + lane * 8;
-    for (int i = warp; i < p.m * p.row_parts; i += p.plan.warps) {
-      const int row = p.by_row_parts(i), part = i - row * p.row_parts;
-      if (part * 2 + lane / 16 >= blocks) continue;
-      AsyncCopy16(own_x + part * 2 * kBlockX + row * 128 + (lane ^ row) % 8 * 16,
-                  from + row * p.activation_pitch + part * 2 * kBlockK);
-    }
-    AsyncCommit();
+    const int first = FirstBlock(0);
+    const RowCopies rows = {.from = p.activations + first * kBlockK,
+                            .pitch = p.activation_pitch,
+                            .m = p.m,
+                            .blocks = min(p.row_blocks, p.blocks - first),
+                            .row_parts = p.row_parts,
+                            .by_row_parts = p.by_row_parts};
+    CopyRows<kHalfX>(rows, x, warp, p.plan.warps, lane);
   }
 
   __device__ __forceinline__ void LoadActivations(const CUtensorMap* map) const {
