@@ -141,18 +141,19 @@ class Checker {
   void Journal(const std::string& journal) {
     struct stat info {};
     const std::string folder = journal.substr(0, journal.rfind('/') + 1);
-    if (stat(folder.c_str(), &info) != 0) {
-      Fail("lever_journal", absl::StrFormat("'%s': its folder: %s", journal, std::strerror(errno)));
-    } else if (stat(journal.c_str(), &info) == 0) {
-      if (!S_ISREG(info.st_mode)) {
-        Fail("lever_journal", absl::StrFormat("'%s' is not a regular file", journal));
-      } else if (access(journal.c_str(), R_OK | W_OK) != 0) {
-        Fail("lever_journal", absl::StrFormat("'%s': %s", journal, std::strerror(errno)));
-      }
-    } else if (errno != ENOENT) {
-      Fail("lever_journal", absl::StrFormat("'%s': %s", journal, std::strerror(errno)));
-    } else if (access(folder.c_str(), W_OK | X_OK) != 0) {
-      Fail("lever_journal", absl::StrFormat("'%s': its folder: %s", journal, std::strerror(errno)));
+    const auto errno_of = [&](const char* part) {
+      Fail("lever_journal", absl::StrFormat("'%s': %s%s", journal, part, std::strerror(errno)));
+    };
+    if (stat(folder.c_str(), &info) != 0) return errno_of("its folder: ");
+    if (stat(journal.c_str(), &info) != 0) {
+      if (errno != ENOENT) return errno_of("");
+      if (access(folder.c_str(), W_OK | X_OK) != 0) errno_of("its folder: ");
+      return;
+    }
+    if (!S_ISREG(info.st_mode)) {
+      Fail("lever_journal", absl::StrFormat("'%s' is not a regular file", journal));
+    } else if (access(journal.c_str(), R_OK | W_OK) != 0) {
+      errno_of("");
     }
   }
 

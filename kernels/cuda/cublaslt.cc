@@ -52,6 +52,7 @@ constexpr int64_t kScalesTogether = 4;
 // clang-format on
 
 struct Functions {
+// NOLINTBEGIN(bugprone-macro-parentheses): names, which parentheses would break
 #define FULCRUM_LT_MEMBER(name) decltype(&cublasLt##name) name = nullptr;
   FULCRUM_LT_FUNCTIONS(FULCRUM_LT_MEMBER)
 #undef FULCRUM_LT_MEMBER
@@ -63,6 +64,7 @@ struct Functions {
   if (name == nullptr) return "cublasLt" #name;
     FULCRUM_LT_FUNCTIONS(FULCRUM_LT_FIND)
 #undef FULCRUM_LT_FIND
+    // NOLINTEND(bugprone-macro-parentheses)
     return "";
   }
 };

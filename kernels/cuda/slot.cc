@@ -261,7 +261,7 @@ absl::Status CudaSlot::AwaitIn(absl::Duration limit) {
 
 absl::StatusOr<bool> CudaSlot::BeginKernels(cudaStream_t compute) {
   if (!in_time_.has_value()) {
-    const absl::StatusOr<bool> there = Ended(in_done_.get());
+    absl::StatusOr<bool> there = Ended(in_done_.get());
     if (!there.ok()) return there;
     if (*there) in_time_ = std::chrono::steady_clock::now();
   }

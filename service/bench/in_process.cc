@@ -131,7 +131,7 @@ class InProcessLoad::Caller {
   std::atomic<bool> running_{false};
 };
 
-InProcessLoad::InProcessLoad(Scheduler& scheduler, std::shared_ptr<const Shard> shard,
+InProcessLoad::InProcessLoad(Scheduler& scheduler, const std::shared_ptr<const Shard>& shard,
                              int callers) {
   const bool few_cores = std::thread::hardware_concurrency() < kCoresForManyThreads;
   const int threads = few_cores ? 1 : (callers + kCallersAThread - 1) / kCallersAThread;

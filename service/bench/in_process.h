@@ -60,7 +60,7 @@ struct CallsRecorded {
 // no slot's thread does a caller's work. A lone caller waits for its call, and may run it itself.
 class InProcessLoad {
  public:
-  InProcessLoad(Scheduler& scheduler, std::shared_ptr<const Shard> shard, int callers);
+  InProcessLoad(Scheduler& scheduler, const std::shared_ptr<const Shard>& shard, int callers);
   ~InProcessLoad();
 
   // Blocks for so long.

@@ -129,7 +129,7 @@ bool MeasureBare(Work* work) {
                    static_cast<size_t>(work->m), cudaMemcpyHostToDevice) == cudaSuccess;
   const auto enqueue = [&]() -> absl::Status {
     for (int i = 0; i < kLaunches * work->targets; ++i) {
-      const absl::Status s = work->arm->run(
+      absl::Status s = work->arm->run(
           {.weight = work->weights[static_cast<size_t>(i) % work->weights.size()].get(),
            .activations = x->data(),
            .activation_pitch = pitch,
