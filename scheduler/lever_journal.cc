@@ -149,8 +149,8 @@ absl::Status LeverJournal::Load(Opened& out) {
   uint64_t epoch = 0;
   for (int64_t line = 1; !rest.empty(); ++line) {
     const size_t end = rest.find('\n');
-    absl::StatusOr<LeverStep> step = absl::DataLossError("it is not a whole record");
-    if (end != std::string_view::npos) step = DecodeStep(rest.substr(0, end), chain_);
+    // One that lacks its newline alone is whole: a crash or an editor took that.
+    absl::StatusOr<LeverStep> step = DecodeStep(rest.substr(0, end), chain_);
     if (step.ok() && step->front().epoch <= epoch) {
       step = absl::DataLossError(
           absl::StrFormat("its epoch is %d after one of epoch %d", step->front().epoch, epoch));
@@ -172,9 +172,17 @@ absl::Status LeverJournal::Load(Opened& out) {
           path_, line, size_, std::string(step.status().message())));
     }
     epoch = step->front().epoch;
+    out.steps.push_back(*std::move(step));
+    if (end == std::string_view::npos) {
+      size_ += static_cast<int64_t>(rest.size());
+      if (!WriteAll(fd_, "\n", size_) || ::fdatasync(fd_) != 0) {
+        return SystemError(path_, "end the last record");
+      }
+      ++size_;
+      return absl::OkStatus();
+    }
     size_ += static_cast<int64_t>(end) + 1;
     rest.remove_prefix(end + 1);
-    out.steps.push_back(*std::move(step));
   }
   out.dropped_bytes = static_cast<int64_t>(rest.size());
   if (!rest.empty() && (::ftruncate(fd_, size_) != 0 || ::fdatasync(fd_) != 0)) {
@@ -193,6 +201,13 @@ absl::Status LeverJournal::Append(const LeverStep& step) {
         "lever journal %s: the file was removed, renamed or replaced while the node runs; put it "
         "back, or restart the node",
         path_));
+  }
+  // Written behind a gap or over others' bytes it would stop the next start.
+  if (info.st_size != size_) {
+    return absl::UnavailableError(absl::StrFormat(
+        "lever journal %s: the file has %d bytes instead of %d: something else cut it or wrote to "
+        "it while the node runs; put back what it had, or move it away and restart the node",
+        path_, static_cast<int64_t>(info.st_size), size_));
   }
   RecordChain chain = chain_;
   const std::string line = EncodeStep(step, chain);

@@ -4,6 +4,7 @@
 
 #include <zlib.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <optional>
 
@@ -73,8 +74,23 @@ std::optional<Line> Split(std::string_view line) {
 }  // namespace
 
 bool MayBeCutShort(std::string_view line) {
+  constexpr size_t kLongest = 1 << 20;  // far above any record
+  if (line.size() > kLongest) return false;
   const std::optional<Line> parts = Split(line);
-  return !parts.has_value() || parts->text.size() <= parts->length;
+  if (parts.has_value()) return parts->text.size() <= parts->length;
+  // Not even its length is whole. What is there of it: pages that were not written are zeros.
+  std::string_view rest = line.substr(0, line.find('\0'));
+  const auto take = [&rest](size_t most, std::string_view of) {
+    const size_t other = rest.substr(0, most).find_first_not_of(of);
+    const size_t taken = other == std::string_view::npos ? std::min(most, rest.size()) : other;
+    rest.remove_prefix(taken);
+    return taken;
+  };
+  if (kChained.starts_with(rest)) return true;
+  if (rest.starts_with(kChained)) rest.remove_prefix(kChained.size());
+  if (take(kDigits, "0123456789abcdef") < kDigits || take(1, " ") == 0) return rest.empty();
+  take(line.size(), "0123456789");
+  return rest.empty();
 }
 
 std::string EncodeStep(const LeverStep& step, RecordChain& chain) {

@@ -28,8 +28,8 @@ std::string EncodeStep(const LeverStep& step, RecordChain& chain);
 // Without the newline. `chain` then includes the record. DATA_LOSS says what is wrong with the
 // line, or with its place in the file; `chain` stays.
 absl::StatusOr<LeverStep> DecodeStep(std::string_view line, RecordChain& chain);
-// Whether a line that is no record may be what a crash left of one: it is no longer than the record
-// that it begins.
+// Whether a line that is no record may be what a crash left of one: it begins as one does, pages of
+// it may be zeros, and it is no longer than the record that it begins.
 bool MayBeCutShort(std::string_view line);
 
 }  // namespace fulcrum

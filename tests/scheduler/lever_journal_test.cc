@@ -108,7 +108,7 @@ TEST_F(LeverJournalTest, ARecordCutShortAnywhereIsDroppedAndNothingElse) {
   const std::string first = lines.Next(Step(2)), second = lines.Next(Step(3));
   std::string after = others.Next(Step(2));
   after += others.Next(Step(4));
-  for (size_t kept = 0; kept < second.size(); ++kept) {
+  for (size_t kept = 0; kept + 1 < second.size(); ++kept) {
     Write(path_, first + second.substr(0, kept));
     {
       const auto opened = Open();
@@ -126,6 +126,51 @@ TEST_F(LeverJournalTest, ARecordCutShortAnywhereIsDroppedAndNothingElse) {
   EXPECT_EQ(Open().steps.size(), 1u);
   Write(path_, first + std::string(40, '\0') + second.substr(40));
   EXPECT_EQ(Open().steps.size(), 1u);
+}
+
+TEST_F(LeverJournalTest, ARecordThatLacksItsNewlineAloneIsWhole) {
+  Lines lines;
+  const std::string first = lines.Next(Step(2)), second = lines.Next(Step(3));
+  Write(path_, first + second.substr(0, second.size() - 1));
+  {
+    const auto opened = Open();
+    EXPECT_EQ(opened.steps.size(), 2u);
+    EXPECT_EQ(opened.dropped_bytes, 0);
+    ASSERT_TRUE(opened.journal->Append(Step(4)).ok());
+  }
+  EXPECT_EQ(Contents(path_), first + second + lines.Next(Step(4)));
+}
+
+TEST_F(LeverJournalTest, WhatDoesNotBeginAsARecordIsNotDropped) {
+  Lines lines;
+  const std::string first = lines.Next(Step(2));
+  for (const std::string& other :
+       {std::string("{\"important\": \"somebody else's, without a newline at the end\"}"),
+        std::string("hello"), std::string("2 0123456x"), std::string("01234567 12x"),
+        std::string(size_t{5} << 20, '\0')}) {
+    for (const std::string& before : {std::string(), first}) {
+      Write(path_, before + other);
+      EXPECT_EQ(LeverJournal::Open(path_).status().code(), absl::StatusCode::kDataLoss)
+          << other.substr(0, 20);
+      EXPECT_EQ(Contents(path_), before + other) << "it was changed";
+    }
+  }
+}
+
+TEST_F(LeverJournalTest, AFileThatWasCutOrWrittenToTakesNoStep) {
+  const auto opened = Open();
+  ASSERT_TRUE(opened.journal->Append(Step(2)).ok());
+  ASSERT_TRUE(opened.journal->Append(Step(3)).ok());
+  const std::string whole = Contents(path_);
+  for (const std::string& other : {std::string(), whole.substr(0, 50), whole + "x"}) {
+    Write(path_, other);
+    const absl::Status status = opened.journal->Append(Step(4));
+    EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("cut it or wrote to it"));
+    EXPECT_EQ(Contents(path_), other);
+  }
+  Write(path_, whole);
+  EXPECT_TRUE(opened.journal->Append(Step(4)).ok());
 }
 
 TEST_F(LeverJournalTest, AWholeLastLineWithAnotherChecksumIsDamage) {
