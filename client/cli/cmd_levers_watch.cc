@@ -4,6 +4,7 @@
 #include <optional>
 #include <string>
 
+#include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "client/cli/canary_view.h"
 #include "client/cli/commands.h"
@@ -17,6 +18,15 @@
 namespace fulcrum::cli {
 namespace {
 
+// A canary is named after the epoch that its side has; the event's own is everybody else's.
+std::string OfCanary(const v1::LeverEvent& event) {
+  if (event.canary().empty()) return "";
+  const std::string name = OneLine(event.canary());
+  if (event.cause() != "canary_start") return name + ", ";
+  return absl::StrFormat("%s: its side is epoch %s, the rest %d, ", name,
+                         name.substr(name.find('/') + 1), event.epoch());
+}
+
 // With --json one line an event, so that a reader need not wait for the end.
 void PrintEvent(const Context& context, const v1::LeverEvent& event) {
   const Json json = ToJson(event);
@@ -27,8 +37,7 @@ void PrintEvent(const Context& context, const v1::LeverEvent& event) {
   context.out() << json["time"].get<std::string>() << "  epoch " << event.epoch() << "  "
                 << OneLine(event.lever()) << ": " << OneLine(event.from()) << " -> "
                 << OneLine(event.to()) << "  ("
-                << (event.cause() == "set" ? "" : OneLine(event.cause()) + ", ")
-                << (event.canary().empty() ? "" : OneLine(event.canary()) + ", ")
+                << (event.cause() == "set" ? "" : OneLine(event.cause()) + ", ") << OfCanary(event)
                 << Word(event.source()) << ", " << OneLine(event.actor())
                 << (event.reason().empty() ? "" : ": " + OneLine(event.reason())) << ")"
                 << (event.evidence().empty() ? "" : "  " + OneLine(event.evidence())) << std::endl;

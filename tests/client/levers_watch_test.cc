@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/strings/str_format.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "client/cpp/client.h"
@@ -204,7 +205,8 @@ TEST(LeversWatch, ARestartEndsTheCanaryAndNotTheWatch) {
     Watching events({"--target", node.Target(), "levers", "watch", "--since-epoch",
                      std::to_string(canary->epoch()), "--count", journal ? "3" : "2"});
     tables.out().Await(canary->name() + " running");
-    events.out().Await("(canary_start");
+    events.out().Await(absl::StrFormat("(canary_start, %s: its side is epoch %d, the rest %d, ",
+                                       canary->name(), canary->epoch(), canary->epoch() + 1));
     client.reset();
     node.Stop();
     // A restart that is over sooner than the client's own retries is not even seen by the tables.
