@@ -90,6 +90,50 @@ absl::StatusOr<int> Replace(const std::string& path, mode_t mode,
   return fd;
 }
 
+// What a journal's text holds. What is behind `size` was cut short.
+struct Records {
+  std::vector<LeverStep> steps;
+  RecordChain chain;
+  int64_t size = 0;
+  bool lacks_newline = false;  // the last record
+};
+absl::StatusOr<Records> ReadRecords(const std::string& path, std::string_view rest) {
+  Records out;
+  uint64_t epoch = 0;
+  for (int64_t line = 1; !rest.empty(); ++line) {
+    const size_t end = rest.find('\n');
+    // One that lacks its newline alone is whole: a crash or an editor took that.
+    absl::StatusOr<LeverStep> step = DecodeStep(rest.substr(0, end), out.chain);
+    if (step.ok() && step->front().epoch <= epoch) {
+      step = absl::DataLossError(
+          absl::StrFormat("its epoch is %d after one of epoch %d", step->front().epoch, epoch));
+    }
+    if (!step.ok()) {
+      // Every record but the last was on the disk before the next was begun, and the last is cut
+      // short only when its newline is missing. A crash of the machine may also leave pages of it
+      // as zeros, which no record holds; any other whole line was written whole and may have been
+      // acknowledged.
+      const bool no_newline = end == std::string_view::npos,
+                 last = no_newline || end + 1 == rest.size();
+      const bool torn = no_newline || rest.substr(0, end).find('\0') != std::string_view::npos;
+      if (last && torn && MayBeCutShort(rest.substr(0, end))) return out;
+      return absl::DataLossError(absl::StrFormat(
+          "lever journal %s: line %d (byte %d) is damaged: %s. That is not what a crash leaves of "
+          "a "
+          "last record. Restore the file, or move it away to start with the levers of "
+          "the configuration",
+          path, line, out.size, std::string(step.status().message())));
+    }
+    epoch = step->front().epoch;
+    out.steps.push_back(*std::move(step));
+    out.lacks_newline = end == std::string_view::npos;
+    const size_t taken = out.lacks_newline ? rest.size() : end + 1;
+    out.size += static_cast<int64_t>(taken);
+    rest.remove_prefix(taken);
+  }
+  return out;
+}
+
 // Whether the path still names the open file.
 bool StillThere(const std::string& path, const struct stat& open) {
   struct stat named {};
@@ -144,51 +188,32 @@ LeverJournal::~LeverJournal() { ::close(fd_); }
 absl::Status LeverJournal::Load(Opened& out) {
   const absl::StatusOr<std::string> text = ReadAll(fd_, path_);
   if (!text.ok()) return text.status();
+  absl::StatusOr<Records> records = ReadRecords(path_, *text);
+  if (!records.ok()) return records.status();
+  out.steps = std::move(records->steps);
+  out.dropped_bytes = static_cast<int64_t>(text->size()) - records->size;
   absl::MutexLock lock(&mu_);
-  std::string_view rest = *text;
-  uint64_t epoch = 0;
-  for (int64_t line = 1; !rest.empty(); ++line) {
-    const size_t end = rest.find('\n');
-    // One that lacks its newline alone is whole: a crash or an editor took that.
-    absl::StatusOr<LeverStep> step = DecodeStep(rest.substr(0, end), chain_);
-    if (step.ok() && step->front().epoch <= epoch) {
-      step = absl::DataLossError(
-          absl::StrFormat("its epoch is %d after one of epoch %d", step->front().epoch, epoch));
+  chain_ = records->chain;
+  size_ = records->size;
+  if (records->lacks_newline) {
+    if (!WriteAll(fd_, "\n", size_) || ::fdatasync(fd_) != 0) {
+      return SystemError(path_, "end the last record");
     }
-    if (!step.ok()) {
-      // Every record but the last was on the disk before the next was begun, and the last is cut
-      // short only when its newline is missing. A crash of the machine may also leave pages of it
-      // as zeros, which no record holds; any other whole line was written whole and may have been
-      // acknowledged.
-      const bool no_newline = end == std::string_view::npos,
-                 last = no_newline || end + 1 == rest.size();
-      const bool torn = no_newline || rest.substr(0, end).find('\0') != std::string_view::npos;
-      if (last && torn && MayBeCutShort(rest.substr(0, end))) break;
-      return absl::DataLossError(absl::StrFormat(
-          "lever journal %s: line %d (byte %d) is damaged: %s. That is not what a crash leaves of "
-          "a "
-          "last record. Restore the file, or move it away to start with the levers of "
-          "the configuration",
-          path_, line, size_, std::string(step.status().message())));
-    }
-    epoch = step->front().epoch;
-    out.steps.push_back(*std::move(step));
-    if (end == std::string_view::npos) {
-      size_ += static_cast<int64_t>(rest.size());
-      if (!WriteAll(fd_, "\n", size_) || ::fdatasync(fd_) != 0) {
-        return SystemError(path_, "end the last record");
-      }
-      ++size_;
-      return absl::OkStatus();
-    }
-    size_ += static_cast<int64_t>(end) + 1;
-    rest.remove_prefix(end + 1);
+    ++size_;
   }
-  out.dropped_bytes = static_cast<int64_t>(rest.size());
-  if (!rest.empty() && (::ftruncate(fd_, size_) != 0 || ::fdatasync(fd_) != 0)) {
+  if (out.dropped_bytes > 0 && (::ftruncate(fd_, size_) != 0 || ::fdatasync(fd_) != 0)) {
     return SystemError(path_, "drop a record that was cut short");
   }
   return absl::OkStatus();
+}
+
+absl::Status LeverJournal::Check(const std::string& path) {
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return errno == ENOENT ? absl::OkStatus() : SystemError(path, "open");
+  const absl::StatusOr<std::string> text = ReadAll(fd, path);
+  ::close(fd);
+  if (!text.ok()) return text.status();
+  return ReadRecords(path, *text).status();
 }
 
 absl::Status LeverJournal::Append(const LeverStep& step) {

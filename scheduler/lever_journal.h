@@ -40,6 +40,9 @@ class LeverJournal final : public LeverLog {
   // Creates the file when there is none. DATA_LOSS names file, line and byte of a damaged record;
   // FAILED_PRECONDITION when another process holds the file; else what the system said.
   static absl::StatusOr<Opened> Open(const std::string& path);
+  // Reads the file, if there is one, as Open would, and leaves it alone: a running node may hold
+  // it.
+  static absl::Status Check(const std::string& path);
   ~LeverJournal() override;
 
   absl::Status Append(const LeverStep& step) override;

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "kernels/backend_factory.h"
+#include "scheduler/lever_journal.h"
 #include "service/backend_options.h"
 #include "service/lever_sources.h"
 #include "service/shard_loader.h"
@@ -51,6 +52,10 @@ absl::Status ValidateStart(const Config& config,
   if (text.ok()) {
     for (const LoadSummary::Failed& failed : FindLoadProblems(config.models, devices)) {
       problems.push_back(absl::StrCat(failed.name, ": ", failed.status.message()));
+    }
+    if (!config.lever_journal.empty()) {
+      const absl::Status journal = LeverJournal::Check(config.lever_journal);
+      if (!journal.ok()) problems.emplace_back(journal.message());
     }
   }
   if (problems.empty()) return absl::OkStatus();

@@ -188,23 +188,24 @@ class LeversWatch final : public Command {
 
   // NOT_FOUND when the node no longer knows the canary.
   absl::Status Refresh(Reconnect& node, v1::Canary& canary) const {
-    if (heartbeat_) {
-      v1::HeartbeatCanaryRequest beat;
-      beat.set_name(canary.name());
-      auto answer = node.client().HeartbeatCanary(beat, node.Call());
-      if (answer.ok()) {
-        canary = *std::move(answer);
-        return absl::OkStatus();
-      }
-      // One that is over is shown as such.
-      if (!absl::IsFailedPrecondition(answer.status())) return answer.status();
-    }
     auto levers = node.client().ListLevers(node.Call());
     if (!levers.ok()) return levers.status();
-    if (!levers->has_canary() || levers->canary().name() != canary.name()) {
+    // A node without a journal that restarted gives a new canary an old one's name.
+    const v1::Canary& now = levers->canary();
+    if (now.name() != canary.name() ||
+        now.start_time().seconds() != canary.start_time().seconds() ||
+        now.start_time().nanos() != canary.start_time().nanos()) {
       return absl::NotFoundError("");
     }
-    canary = std::move(*levers->mutable_canary());
+    canary = now;
+    if (!heartbeat_ || !Lives(canary)) return absl::OkStatus();
+    v1::HeartbeatCanaryRequest beat;
+    beat.set_name(canary.name());
+    auto answer = node.client().HeartbeatCanary(beat, node.Call());
+    // One that is over is shown as such.
+    if (absl::IsFailedPrecondition(answer.status())) return absl::OkStatus();
+    if (!answer.ok()) return answer.status();
+    canary = *std::move(answer);
     return absl::OkStatus();
   }
 

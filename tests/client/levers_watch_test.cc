@@ -195,6 +195,25 @@ v1::StartCanaryRequest HalfOnM16() {
   return request;
 }
 
+TEST(LeversWatch, ANewNodesCanaryOfTheSameNameIsAnother) {
+  RestartingNode node(/*journal=*/false);
+  auto client = *client::Client::Connect(node.Target());
+  const auto first = client->StartCanary(HalfOnM16());
+  ASSERT_TRUE(first.ok()) << first.status();
+  Watching tables({"--target", node.Target(), "levers", "watch", "--every", "0.01"});
+  tables.out().Await(first->name() + " running");
+  client.reset();
+  node.Stop();
+  tables.err().Await("connection lost");
+  node.Start();
+  client = *client::Client::Connect(node.Target());
+  const auto second = client->StartCanary(HalfOnM16());
+  ASSERT_TRUE(second.ok()) << second.status();
+  ASSERT_EQ(second->name(), first->name());
+  EXPECT_EQ(tables.Join(), 1) << tables.err().text();
+  EXPECT_THAT(tables.err().text(), HasSubstr("how it ended is not known"));
+}
+
 TEST(LeversWatch, ARestartEndsTheCanaryAndNotTheWatch) {
   for (const bool journal : {true, false}) {
     RestartingNode node(journal);

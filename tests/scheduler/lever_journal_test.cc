@@ -132,6 +132,8 @@ TEST_F(LeverJournalTest, ARecordThatLacksItsNewlineAloneIsWhole) {
   Lines lines;
   const std::string first = lines.Next(Step(2)), second = lines.Next(Step(3));
   Write(path_, first + second.substr(0, second.size() - 1));
+  EXPECT_TRUE(LeverJournal::Check(path_).ok());
+  EXPECT_EQ(Contents(path_), first + second.substr(0, second.size() - 1)) << "it was changed";
   {
     const auto opened = Open();
     EXPECT_EQ(opened.steps.size(), 2u);
@@ -152,6 +154,7 @@ TEST_F(LeverJournalTest, WhatDoesNotBeginAsARecordIsNotDropped) {
       Write(path_, before + other);
       EXPECT_EQ(LeverJournal::Open(path_).status().code(), absl::StatusCode::kDataLoss)
           << other.substr(0, 20);
+      EXPECT_EQ(LeverJournal::Check(path_).code(), absl::StatusCode::kDataLoss);
       EXPECT_EQ(Contents(path_), before + other) << "it was changed";
     }
   }

@@ -5,10 +5,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
+#include <fstream>
 #include <map>
 #include <string>
 
 #include "kernels/backend_factory.h"
+#include "tests/support/weight_files.h"
 
 namespace fulcrum::service {
 namespace {
@@ -60,6 +63,16 @@ TEST(Validate, ModelsAndTensorsAreLookedUp) {
   for (const char* part : {"models/a: ", "models/b: ", "models/c/shards/s: ", "no.such.tensor"}) {
     EXPECT_THAT(problems, HasSubstr(part));
   }
+}
+
+TEST(Validate, AJournalIsReadAndLeftAlone) {
+  const test::TempDir folder;
+  Config config = Small();
+  config.lever_journal = folder.At("levers.journal");
+  EXPECT_EQ("", Problems(config));  // made by the start
+  EXPECT_FALSE(std::filesystem::exists(config.lever_journal));
+  std::ofstream(config.lever_journal) << "no record\n";
+  EXPECT_THAT(Problems(config), HasSubstr(config.lever_journal + ": line 1 (byte 0) is damaged"));
 }
 
 TEST(Validate, TheBudgetMustHoldTheShards) {
