@@ -2,8 +2,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "client/cli/canary_loan.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "client/cli/lever_messages.h"
+#include "client/cli/lever_set.h"
 #include "client/cli/names.h"
 
 namespace fulcrum::cli {
@@ -64,10 +67,20 @@ absl::StatusOr<v1::Canary> CanaryLoan::GiveBack() {
   v1::AbortCanaryRequest request;
   request.set_name(canary_.name());
   request.set_reason("the measurement is over");
-  auto aborted = client_->AbortCanary(request, options_);
-  if (!absl::IsFailedPrecondition(aborted.status())) return aborted;
+  // A node that is gone must not hold a command that was asked to end.
+  client::CallOptions options = options_;
+  options.timeout = std::min(options.timeout.value_or(kTurnBack), kTurnBack);
+  auto aborted = client_->AbortCanary(request, options);
+  if (aborted.ok()) return aborted;
+  if (!absl::IsFailedPrecondition(aborted.status())) {
+    return WithMessage(aborted.status(),
+                       absl::StrCat(aborted.status().message(), "; ", canary_.name(),
+                                    " may still run: the node reverts it ", kHeartbeatSeconds,
+                                    " s after the last heartbeat, `fulcrum levers abort ",
+                                    canary_.name(), "` at once"));
+  }
   // It is over already: the node ended it, or an operator.
-  auto levers = client_->ListLevers(options_);
+  auto levers = client_->ListLevers(options);
   if (!levers.ok()) return levers.status();
   if (levers->canary().name() != canary_.name()) return aborted;
   return absl::AbortedError(absl::StrCat(canary_.name(), " was ", Word(levers->canary().state()),

@@ -149,7 +149,11 @@ class AbCommand final : public Command {
     const auto found = canary->GiveBack();
     // A canary that is over explains why replies have other epochs.
     if (absl::IsAborted(found.status())) return found.status();
-    if (!result.ok()) return result.status();
+    if (!result.ok()) {
+      // Both are told: a canary that stays matters beyond this run.
+      if (!found.ok()) context.NodeError(found.status(), kLookAtLevers);
+      return result.status();
+    }
     if (!found.ok()) return found.status();
     Json json = workload_.ToJson(ready);
     json["by"] = by_;

@@ -88,10 +88,15 @@ class Bench final : public Command {
       PrintText(context.out(), report_);
     }
     const Tally& tally = report_.result.tally;
-    if (tally.mismatches > 0) return kFailed;
     if (tally.calls == 0) {
       context.err() << "fulcrum: no call was answered in the window; first error: "
                     << (tally.first_error.empty() ? "none" : tally.first_error) << "\n";
+      return kFailed;
+    }
+    // A script that looks at nothing but the status must not take failed calls for a good run.
+    if (tally.error_count > 0 || tally.mismatches > 0) {
+      context.err() << absl::StrFormat("fulcrum: %d calls failed, %d replies were wrong\n",
+                                       tally.error_count, tally.mismatches);
       return kFailed;
     }
     return kOk;

@@ -107,16 +107,26 @@ class LeversWatch final : public Command {
   void Declare(Options& options) override {
     options.Add("--since-epoch", &since_, "First the events newer than this; 0: only new ones");
     options.Add("--count", &count_, "Stop after so many events or tables; 0: never");
-    options.Flag("--events", &events_, "Changes, also while a canary runs");
+    options.Flag(
+        "--events", &events_,
+        "Changes, also while a canary runs; --json prints nothing else without --heartbeat");
     options.Add("--every", &every_, "Seconds from one table to the next");
     options.Flag("--heartbeat", &heartbeat_,
-                 "Tell the node with every table that the canary's operator is there");
+                 "Tell the node with every table that the canary's operator is there (not with "
+                 "--events or --since-epoch, which print no tables)");
   }
 
   // A table again and again while a canary runs, else every change. --json is for programs, which
   // get what they ask for: changes, or with --heartbeat one canary a line.
   int Run(const Context& context) override {
     if (!(every_ > 0)) return context.InputError("--every: expected more than 0 seconds");
+    // A canary with a heartbeat guard would be reverted under an operator who thinks they beat.
+    if (heartbeat_ && (events_ || since_ > 0)) {
+      return context.InputError(
+          std::string(events_ ? "--events" : "--since-epoch") +
+          " and --heartbeat: heartbeats go with tables, of which there are none among changes; "
+          "run a second `fulcrum levers watch --heartbeat`");
+    }
     auto client = context.Connect();
     if (!client.ok()) return context.InputError(client.status());
     Reconnect node(context, *std::move(client));

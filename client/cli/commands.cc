@@ -24,7 +24,9 @@ constexpr CommandRow kCommands[] = {
     {"ladder", "Which arm runs at every M, and why the others do not", &MakeLadder},
     {"info", "The node, its devices and limits", &MakeInfo},
     {"health", "grpc.health.v1 of the node or a shard; exit 1 unless SERVING", &MakeHealth},
-    {"bench", "Load the node; latency, throughput, batching, and whether replies are right",
+    {"bench",
+     "Load the node; latency, throughput, batching, and whether replies are right; exit 1 if a "
+     "call failed or a reply was wrong",
      &MakeBench},
     {"step", "Decode steps of a whole model: time of each phase, and what ran", &MakeStep},
     {"ab", "Lever sets against each other over decode steps, with intervals", &MakeAb},

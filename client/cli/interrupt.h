@@ -5,14 +5,20 @@
 
 #include <csignal>
 
+#include "absl/time/time.h"
+
 namespace fulcrum::cli {
 
-// While it lives, the first SIGINT, SIGTERM or SIGHUP only sets asked(); the second of its kind
-// ends the process as usual. A SIGHUP that the process was started to ignore (nohup) stays ignored.
-// One at a time.
+// While it lives, SIGINT, SIGTERM and SIGHUP only set asked(): one request often arrives as several
+// signals (a closed terminal's from the kernel and from the shell, `timeout`'s to its child and to
+// the group), and none of them may cut short what turns levers back. Signals within 200 ms of one
+// that counted do not count; the third that counts ends the process as it would have without this,
+// and says on standard error that levers may still be turned. A SIGHUP that the process was started
+// to ignore (nohup) stays ignored. One at a time.
 class Interrupt {
  public:
-  Interrupt();
+  // `apart`: between two signals that count.
+  explicit Interrupt(absl::Duration apart = absl::Milliseconds(200));
   ~Interrupt();
   Interrupt(const Interrupt&) = delete;
   Interrupt& operator=(const Interrupt&) = delete;

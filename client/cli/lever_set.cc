@@ -6,12 +6,19 @@
 #include <utility>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "client/cli/text.h"
 
 namespace fulcrum::cli {
 namespace {
+
+// How long the look at what is live may take when turning back failed.
+constexpr absl::Duration kLastLook = absl::Seconds(1);
 
 constexpr char kReason[] = "decode steps of `fulcrum` measure this setting";
 
@@ -20,6 +27,14 @@ std::string Trimmed(std::string_view text) {
 }
 
 }  // namespace
+
+absl::Status WithMessage(const absl::Status& status, const std::string& message) {
+  absl::Status out(status.code(), message);
+  // Advice depends on whether the node said it, which is a payload.
+  status.ForEachPayload(
+      [&](absl::string_view type, const absl::Cord& payload) { out.SetPayload(type, payload); });
+  return out;
+}
 
 absl::StatusOr<LeverValues> ParseLeverValues(const std::string& text) {
   if (absl::Status s = CheckUtf8("levers", text); !s.ok()) return s;
@@ -129,9 +144,50 @@ absl::StatusOr<uint64_t> LeverLoan::Apply(const LeverSetting& setting) {
                                          "); set \"", setting.name, "\" was not turned on"));
 }
 
+std::string LeverLoan::SetsBack(const LeverValues& levers) const {
+  std::string command = absl::StrCat("`fulcrum --target ", node_->Description(), " levers set");
+  for (const auto& [name, value] : levers) {
+    absl::StrAppend(&command, " '", name, "=", before_.at(name), "'");
+  }
+  return command + "`";
+}
+
+absl::Status LeverLoan::LeftTurned(const absl::Status& why) const {
+  // The answer may be what was lost, or what the node refused: it knows best what is live.
+  const auto live = node_->Levers();
+  LeverValues left;
+  for (const auto& [name, before] : before_) {
+    std::string value = set_.at(name);
+    if (const auto tried = tried_.find(name); tried != tried_.end()) value = tried->second;
+    if (live.ok()) {
+      if (const auto found = live->values.find(name); found != live->values.end()) {
+        value = found->second;
+      }
+    }
+    if (value != before) left[name] = value;
+  }
+  if (left.empty()) return absl::OkStatus();
+  std::string message = absl::StrCat(why.message(), "; not turned back: ");
+  for (const auto& [name, value] : left) {
+    absl::StrAppend(&message, name == left.begin()->first ? "" : ", ", "lever ", name,
+                    live.ok() ? " is " : " may still be ", value);
+  }
+  absl::StrAppend(&message, "; ", SetsBack(left), " sets what was before");
+  return WithMessage(why, message);
+}
+
 absl::Status LeverLoan::GiveBack() {
   if (!turned_) return absl::OkStatus();
   turned_ = false;
+  const absl::Time start = absl::Now();
+  node_->EndBy(start + kTurnBack);
+  absl::Status status = TurnBack();
+  if (status.ok()) return status;
+  node_->EndBy(start + kTurnBack + kLastLook);
+  return LeftTurned(status);
+}
+
+absl::Status LeverLoan::TurnBack() {
   constexpr char kBack[] = "back to what it was before the decode steps";
   absl::Status status = node_->SetLevers(before_, epoch_, kBack).status();
   // Epochs go on for other reasons too (a canary, levers that are not the loan's): what still has
@@ -150,8 +206,8 @@ absl::Status LeverLoan::GiveBack() {
     if (!ours.empty() && !status.ok()) continue;
     const std::string others = Others(*live);
     if (others.empty()) return absl::OkStatus();
-    return absl::AbortedError(absl::StrCat("not turned back, somebody else set them: ", others,
-                                           " (epoch ", live->epoch, ")"));
+    return absl::AbortedError(
+        absl::StrCat("somebody else changed levers: ", others, " (epoch ", live->epoch, ")"));
   }
   return status;
 }

@@ -10,9 +10,16 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "client/cli/step_node.h"
 
 namespace fulcrum::cli {
+
+// How long turning levers back, or aborting a canary, may take.
+inline constexpr absl::Duration kTurnBack = absl::Seconds(5);
+
+// The same error, said in another way.
+absl::Status WithMessage(const absl::Status& status, const std::string& message);
 
 struct LeverSetting {
   std::string name;
@@ -40,10 +47,18 @@ class LeverLoan {
   // The last epoch that is known to be the loan's.
   uint64_t epoch() const { return epoch_; }
   // Levers that have another value than the loan gave them stay as they are: ABORTED names them.
-  // What could not be restored is the caller's to tell. Without it nothing is turned back.
+  // Any error names the levers that were not turned back, their values and the command that does
+  // it. Takes a few seconds at most, and the node is asked nothing afterwards. Without it nothing
+  // is turned back.
   absl::Status GiveBack();
 
  private:
+  absl::Status TurnBack();
+  // The error with what the levers are left at; OK when they have the values from before, as the
+  // node says or, where it does not answer, by its last answer.
+  absl::Status LeftTurned(const absl::Status& why) const;
+  // The command line that gives levers the values from before.
+  std::string SetsBack(const LeverValues& levers) const;
   LeverLoan(StepNode& node, LeverValues before, uint64_t epoch)
       : node_(&node), before_(std::move(before)), set_(before_), epoch_(epoch) {}
   // Whether a lever's live value is one that the loan gave it, or the one from before.

@@ -138,6 +138,8 @@ class LocalStepNode final : public StepNode {
     return LiveOf(**set);
   }
 
+  void EndBy(absl::Time) override {}  // no way to a node that could be lost
+
   absl::StatusOr<std::vector<std::string>> Declined(size_t index) override {
     const auto live = levers_.Snapshot();
     std::vector<std::string> out;

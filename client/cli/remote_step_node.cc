@@ -2,10 +2,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "client/cli/remote_step_node.h"
 
+#include <algorithm>
 #include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "client/cli/lever_messages.h"
 #include "client/cli/names.h"
 #include "client/cli/payload.h"
@@ -19,16 +21,17 @@ class RemoteStepNode final : public StepNode {
  public:
   RemoteStepNode(std::unique_ptr<client::Client> client, std::string target, std::string model,
                  absl::Duration timeout)
-      : client_(std::move(client)), target_(std::move(target)), model_(std::move(model)) {
-    options_.timeout = timeout;
-  }
+      : client_(std::move(client)),
+        target_(std::move(target)),
+        model_(std::move(model)),
+        timeout_(timeout) {}
 
   std::string Description() const override { return target_; }
 
   absl::StatusOr<std::vector<StepWeight>> Weights() override {
     v1::ListShardsRequest request;
     request.set_parent(absl::StrCat("models/", model_));
-    const auto shards = client_->ListShards(request, options_);
+    const auto shards = client_->ListShards(request, WithDeadline());
     if (!shards.ok()) return shards.status();
     std::vector<StepWeight> out;
     for (const v1::Shard& shard : shards->shards()) {
@@ -57,7 +60,7 @@ class RemoteStepNode final : public StepNode {
   }
 
   absl::StatusOr<StepReply> Call(size_t index) override {
-    const auto reply = client_->Project(requests_[index], options_);
+    const auto reply = client_->Project(requests_[index], WithDeadline());
     if (!reply.ok()) return reply.status();
     const v1::Provenance& of = reply->provenance();
     StepReply out{.lever_epoch = of.lever_epoch(),
@@ -68,7 +71,7 @@ class RemoteStepNode final : public StepNode {
   }
 
   absl::StatusOr<LiveLevers> Levers() override {
-    const auto levers = client_->ListLevers(options_);
+    const auto levers = client_->ListLevers(WithDeadline());
     if (!levers.ok()) return levers.status();
     return LiveOf(*levers);
   }
@@ -79,10 +82,12 @@ class RemoteStepNode final : public StepNode {
     AddAssignments(values, &request);
     request.set_based_on_epoch(based_on_epoch);
     request.set_reason(reason);
-    const auto set = client_->SetLevers(request, options_);
+    const auto set = client_->SetLevers(request, WithDeadline());
     if (!set.ok()) return set.status();
     return LiveOf(*set);
   }
+
+  void EndBy(absl::Time deadline) override { deadline_ = deadline; }
 
   absl::StatusOr<std::vector<std::string>> Declined(size_t index) override {
     const v1::ProjectRequest& call = requests_[index];
@@ -93,7 +98,7 @@ class RemoteStepNode final : public StepNode {
       request.set_policy(call.policy());
       request.set_step(call.step());
       request.add_rows(static_cast<int32_t>(call.rows()));
-      const auto ladder = client_->ExplainLadder(request, options_);
+      const auto ladder = client_->ExplainLadder(request, WithDeadline());
       if (!ladder.ok()) return ladder.status();
       out.push_back(ladder->choices().empty() ? ""
                                               : AskedInVain(ladder->choices(0), call.policy()));
@@ -102,6 +107,12 @@ class RemoteStepNode final : public StepNode {
   }
 
  private:
+  client::CallOptions WithDeadline() const {
+    client::CallOptions options;
+    options.timeout = std::max(std::min(timeout_, deadline_ - absl::Now()), absl::ZeroDuration());
+    return options;
+  }
+
   // Of either response that lists all levers.
   template <typename Response>
   static LiveLevers LiveOf(const Response& response) {
@@ -124,7 +135,8 @@ class RemoteStepNode final : public StepNode {
 
   const std::unique_ptr<client::Client> client_;
   const std::string target_, model_;
-  client::CallOptions options_;
+  const absl::Duration timeout_;
+  absl::Time deadline_ = absl::InfiniteFuture();
   std::vector<v1::ProjectRequest> requests_;
 };
 

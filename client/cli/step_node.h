@@ -10,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "kernels/types.h"
 #include "kernels/weights/decode_step.h"
 
@@ -54,6 +55,9 @@ class StepNode {
   // than `based_on_epoch` is live.
   virtual absl::StatusOr<LiveLevers> SetLevers(const LeverValues& values, uint64_t based_on_epoch,
                                                const std::string& reason) = 0;
+  // No call from here on takes longer than until `deadline`: a node that is gone must not hold a
+  // command that only turns levers back.
+  virtual void EndBy(absl::Time deadline) = 0;
   // One a weight of the call: the arm that the live levers ask for although the device cannot run
   // it, else empty.
   virtual absl::StatusOr<std::vector<std::string>> Declined(size_t index) = 0;

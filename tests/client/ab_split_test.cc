@@ -38,6 +38,7 @@ class DrawingNode final : public StepNode {
                      .kernel = canary ? 1.0 : 3.0,
                      .arms = {canary ? "fast" : "plain"}};
   }
+  void EndBy(absl::Time) override {}
   absl::StatusOr<LiveLevers> Levers() override { return absl::InternalError("not asked"); }
   absl::StatusOr<LiveLevers> SetLevers(const LeverValues&, uint64_t, const std::string&) override {
     return absl::InternalError("no lever is turned");

@@ -5,8 +5,13 @@
 
 #include <csignal>
 
+#include "absl/synchronization/notification.h"
+#include "absl/time/clock.h"
 #include "client/cli/ab_run.h"
 #include "client/cli/interrupt.h"
+#include "client/cli/remote_step_node.h"
+#include "client/cpp/client.h"
+#include "tests/client/support/fake_node.h"
 #include "tests/client/support/run_app.h"
 #include "tests/client/support/small_node.h"
 
@@ -32,11 +37,14 @@ class ScriptedNode final : public StepNode {
                      .kernel = 1,
                      .arms = {live == "best" ? "plain" : live}};
   }
+  void EndBy(absl::Time deadline) override { end_by = deadline; }
   absl::StatusOr<LiveLevers> Levers() override {
+    if (gone) return absl::UnavailableError("gone");
     return LiveLevers{.epoch = epoch, .values = {{"arm", live}}};
   }
   absl::StatusOr<LiveLevers> SetLevers(const LeverValues& values, uint64_t based_on_epoch,
                                        const std::string&) override {
+    if (!refuses.ok()) return refuses;
     if (based_on_epoch != epoch) return absl::AbortedError("stale");
     if (values.at("arm") != live) ++epoch;
     live = values.at("arm") == "alias" ? "fast" : values.at("arm");
@@ -51,6 +59,9 @@ class ScriptedNode final : public StepNode {
   uint64_t epoch = 7;
   std::vector<std::string> turned;
   int calls = 0, foreign_from = 0, foreign_to = 0;
+  absl::Status refuses;  // any change of a lever
+  bool gone = false;
+  absl::Time end_by = absl::InfiniteFuture();
 };
 
 class AbTest : public testing::Test {
@@ -150,6 +161,76 @@ TEST_F(AbTest, AnEpochOfOtherLeversDoesNotKeepOursTurned) {
   ++node_.epoch;
   EXPECT_TRUE(loan.GiveBack().ok());
   EXPECT_EQ(node_.live, "plain");
+}
+
+TEST_F(AbTest, WhatIsNotTurnedBackIsNamedWithTheWayBack) {
+  std::vector<LeverSetting> settings = {*ParseLeverSetting("x:arm=alias")};
+  for (const bool gone : {false, true}) {
+    auto loan = *LeverLoan::Take(node_, settings);
+    ASSERT_TRUE(loan.Apply(settings[0]).ok());
+    node_.refuses = absl::UnavailableError("no room in the journal");
+    node_.gone = gone;
+    const absl::Status back = loan.GiveBack();
+    EXPECT_EQ(back.code(), absl::StatusCode::kUnavailable);
+    const std::string said(back.message());
+    EXPECT_THAT(said, HasSubstr("no room in the journal"));
+    EXPECT_THAT(said, HasSubstr(gone ? "lever arm may still be fast" : "lever arm is fast"));
+    EXPECT_THAT(said, HasSubstr("`fulcrum --target scripted levers set 'arm=plain'`"));
+    EXPECT_LE(node_.end_by - absl::Now(), absl::Seconds(10)) << "a node that is gone holds it";
+    node_.refuses = absl::OkStatus();
+    node_.gone = false;
+    node_.live = "plain";
+  }
+}
+
+TEST_F(AbTest, AnAnswerThatWasLostIsNoLeverThatStaysTurned) {
+  std::vector<LeverSetting> settings = {*ParseLeverSetting("x:arm=fast")};
+  auto loan = *LeverLoan::Take(node_, settings);
+  ASSERT_TRUE(loan.Apply(settings[0]).ok());
+  node_.live = "plain";
+  node_.refuses = absl::UnavailableError("the connection broke");
+  EXPECT_TRUE(loan.GiveBack().ok());
+}
+
+TEST(RemoteStepNode, ANodeThatDoesNotAnswerIsGivenUpAtTheDeadline) {
+  client::FakeNode fake;
+  absl::Notification over;
+  fake.set_levers = [&](const v1::SetLeversRequest&, v1::SetLeversResponse*) {
+    over.WaitForNotification();
+    return grpc::Status::OK;
+  };
+  const auto node = MakeRemoteStepNode(*client::Client::Connect(fake.target()), fake.target(), "m",
+                                       absl::Minutes(1));
+  node->EndBy(absl::Now() + absl::Milliseconds(300));
+  const absl::Time start = absl::Now();
+  EXPECT_TRUE(absl::IsDeadlineExceeded(node->SetLevers({{"a", "b"}}, 1, "").status()));
+  EXPECT_LT(absl::Now() - start, absl::Seconds(20));
+  over.Notify();
+}
+
+TEST(Interrupts, SignalsAtOnceAreOneRequestAndASecondChangesNothing) {
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
+    {
+      const Interrupt interrupt;
+      for (int i = 0; i < 5; ++i) std::raise(signal);
+      EXPECT_TRUE(interrupt.asked()) << signal;
+    }
+    const Interrupt interrupt(absl::ZeroDuration());
+    std::raise(signal);
+    std::raise(signal);
+    EXPECT_TRUE(interrupt.asked()) << signal;
+  }
+}
+
+TEST(InterruptsDeathTest, TheThirdEndsItAndSaysWhatMayBeLeft) {
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
+    EXPECT_EXIT(
+        {
+          const Interrupt interrupt(absl::ZeroDuration());
+          for (const int one : {SIGINT, SIGHUP, signal}) std::raise(one);
+        },
+        testing::KilledBySignal(signal), "may still be turned.*`fulcrum levers history`");
+  }
 }
 
 TEST(Interrupts, AskOnceAndNohupStays) {

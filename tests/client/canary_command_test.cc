@@ -195,6 +195,26 @@ TEST_F(CanaryCommandTest, WatchShowsARunningCanaryUntilItIsOverAndSendsHeartbeat
   EXPECT_THAT(list.out, HasSubstr("canaries/12 reverted: all is well"));
 }
 
+TEST_F(CanaryCommandTest, WatchRefusesHeartbeatsThatItWouldNotSend) {
+  *node_.levers.mutable_canary() = Running();
+  for (const std::vector<std::string>& changes :
+       {std::vector<std::string>{"--events"}, {"--since-epoch", "1"}}) {
+    std::vector<std::string> arguments = {"levers", "watch", "--heartbeat"};
+    arguments.insert(arguments.end(), changes.begin(), changes.end());
+    for (const bool json : {false, true}) {
+      if (json) arguments.emplace_back("--json");
+      const AppRun run = Run(arguments);
+      EXPECT_EQ(run.exit, 2) << run.out;
+      EXPECT_THAT(run.err, HasSubstr(changes[0] + " and --heartbeat"));
+      EXPECT_THAT(run.err, HasSubstr("run a second `fulcrum levers watch --heartbeat`"));
+    }
+  }
+  node_.levers.clear_canary();
+  const AppRun none = Run({"levers", "watch", "--heartbeat"});
+  EXPECT_EQ(none.exit, 2);
+  EXPECT_THAT(none.err, HasSubstr("--heartbeat: no canary runs"));
+}
+
 TEST_F(CanaryCommandTest, PromoteTakesTheRunningCanary) {
   *node_.levers.mutable_canary() = Running();
   v1::PromoteCanaryRequest sent;

@@ -270,8 +270,10 @@ TEST_F(BenchTest, CountsErrorsByCodeAndDoesNotRetry) {
     return client::SumRows(*request, kN, response);
   };
   const AppRun run = Bench({});
-  EXPECT_EQ(run.exit, 0) << run.err;
+  EXPECT_EQ(run.exit, 1) << "a script must see that calls failed";
   EXPECT_GT(run.Json()["errors"].get<int64_t>(), 0);
+  EXPECT_GT(run.Json()["calls"].get<int64_t>(), 0);
+  EXPECT_THAT(run.err, HasSubstr(" calls failed, 0 replies were wrong"));
   EXPECT_EQ(run.Json()["errors_by_code"]["RESOURCE_EXHAUSTED"], run.Json()["errors"]);
 }
 
