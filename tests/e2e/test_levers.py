@@ -99,7 +99,7 @@ class Levers(unittest.TestCase):
             self.assertIn("line 2", node.log())
         self.journal.write_bytes(bytes(data[:40]))  # a cut last record is no damage
         with Node(self.config) as node:
-            self.assertIn("cut short", node.log())
+            self.assertIn("dropped line 1, its last", node.log())
 
     def test_a_setter_that_goes_away_changes_nothing(self):  # P149, P150, P151
         with Node(self.config) as node:
