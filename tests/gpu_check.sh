@@ -55,6 +55,9 @@ fi
 check "benchmark" 240 "$bin/fulcrum_bench_cuda"
 check "benchmark of q2_0" 120 "$bin/fulcrum_bench_cuda" --format=q2_0
 check "prefill" 120 "$bin/fulcrum_bench_cuda" --m=512,1193 --launches=30 --peers
-grep -E 'one read of|^(w8a|dense|q2_0|peer|our)|with our' "$report" || true
+if python3 -c 'import torch' 2>/dev/null; then
+  check "torch as a peer" 120 python3 "$(dirname "$0")/../kernels/cuda/bench/torch_peers.py"
+fi
+grep -E 'one read of|^(w8a|dense|q2_0|peer|our|torch)|with our' "$report" || true
 echo "$passed passed, $failed failed; report in $report"
 exit $((failed > 0))
