@@ -1,13 +1,11 @@
 #!/usr/bin/env python3
-"""What torch makes of the shapes that fulcrum_bench_cuda times, on the same machine where torch is
-installed: F.linear in BF16, and torch._scaled_mm on FP8 codes with scales of rows (both operands FP8,
-the activations quantised outside of what is timed). Weights rotate over copies of --cold_mb together;
-a cell is the median over --replays of (replay time / --launches) of a CUDA graph. Exits 3 when torch
-or its device is missing.
-
-Usage: torch_peers.py [--shape=NxK[,NxK...]] [--m=1,8,16,32] [--cold_mb=420] [--launches=60]
-                      [--replays=9] [--device=cuda]
-"""
+# What torch makes of the shapes that fulcrum_bench_cuda times, on the same machine where torch is
+# installed: F.linear in BF16, and torch._scaled_mm on FP8 codes with scales of rows (both operands
+# FP8, the activations quantised outside of what is timed). Weights rotate over copies of --cold_mb
+# together; a cell is the median over --replays of (replay time / --launches) of a CUDA graph. Exits 3
+# when torch or its device is missing.
+# Usage: torch_peers.py [--shape=NxK[,NxK...]] [--m=1,8,16,32] [--cold_mb=420] [--launches=60]
+# [--replays=9] [--device=cuda]
 # SPDX-License-Identifier: Apache-2.0
 import argparse
 import statistics
