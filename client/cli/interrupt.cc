@@ -61,12 +61,16 @@ Interrupt::Interrupt(absl::Duration apart) {
   ::sigaction(SIGTERM, &note, &term_);
   ::sigaction(SIGHUP, nullptr, &hup_);
   if (hup_.sa_handler != SIG_IGN) ::sigaction(SIGHUP, &note, nullptr);
+  struct sigaction ignore {};
+  ignore.sa_handler = SIG_IGN;
+  ::sigaction(SIGPIPE, &ignore, &pipe_);
 }
 
 Interrupt::~Interrupt() {
   ::sigaction(SIGINT, &int_, nullptr);
   ::sigaction(SIGTERM, &term_, nullptr);
   ::sigaction(SIGHUP, &hup_, nullptr);
+  ::sigaction(SIGPIPE, &pipe_, nullptr);
 }
 
 bool Interrupt::asked() const { return g_counted > 0; }

@@ -14,7 +14,8 @@ namespace fulcrum::cli {
 // the group), and none of them may cut short what turns levers back. Signals within 200 ms of one
 // that counted do not count; the third that counts ends the process as it would have without this,
 // and says on standard error that levers may still be turned. A SIGHUP that the process was started
-// to ignore (nohup) stays ignored. One at a time.
+// to ignore (nohup) stays ignored. SIGPIPE is ignored: with the reader of `fulcrum ab | head` gone,
+// a write fails and levers are turned back all the same. One at a time.
 class Interrupt {
  public:
   // `apart`: between two signals that count.
@@ -28,6 +29,7 @@ class Interrupt {
   struct sigaction int_ {};
   struct sigaction term_ {};
   struct sigaction hup_ {};
+  struct sigaction pipe_ {};
 };
 
 }  // namespace fulcrum::cli

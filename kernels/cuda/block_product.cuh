@@ -71,7 +71,7 @@ __global__ void __launch_bounds__(BlockMaxWarps(kTiles, Quarter::kBlockBytes) * 
     if (block >= p.blocks) return;
     const std::byte* const codes = p.Codes(first_tile + tile, block, Quarter::kBlockBytes);
 #pragma unroll
-    for (int i = 0; i < 4; ++i) next[i].Load(codes, i, lane);
+    for (int i = 0; i < 4; ++i) next[i].Load(codes, 2 * i, lane);
   };
   load(warp);
 

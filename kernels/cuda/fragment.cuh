@@ -55,59 +55,24 @@ __device__ __forceinline__ void Undeal(uint32_t word, uint32_t& row_g, uint32_t&
 __device__ __forceinline__ float Low(uint32_t pair) { return __uint_as_float(pair << 16); }
 __device__ __forceinline__ float High(uint32_t pair) { return __uint_as_float(pair & 0xffff0000u); }
 
-// Two steps of one tile, in registers: what an arm asks for at a time.
-template <bool kMayBeNan>
-struct Fp8Quarter {
-  static constexpr int kBlockBytes = kFp8BlockBytes;
-  static constexpr bool kScaled = true, kNan = kMayBeNan;
-  uint4 words;
-
-  __device__ __forceinline__ void Load(const std::byte* block, int quarter, int lane) {
-    words = __ldcs(reinterpret_cast<const uint4*>(block) + quarter * 32 + lane);
-  }
-  // thread: where this thread's first 16 bytes of the block are in shared memory.
-  __device__ __forceinline__ void LoadShared(uint32_t thread, int quarter) {
-    words = SharedLoad(thread + quarter * 512);
-  }
-  __device__ __forceinline__ StepPairs Step(int step) const {
-    StepPairs out;
-    Undeal<kNan>(step ? words.z : words.x, out.pair[0], out.pair[1]);
-    Undeal<kNan>(step ? words.w : words.y, out.pair[2], out.pair[3]);
-    return out;
-  }
-};
-
-struct Bf16Quarter {
-  static constexpr int kBlockBytes = kBf16BlockBytes;
-  static constexpr bool kScaled = false, kNan = false;
-  uint4 words[2];
-
-  __device__ __forceinline__ void Load(const std::byte* block, int quarter, int lane) {
-    const uint4* const at = reinterpret_cast<const uint4*>(block) + quarter * 64 + lane;
-    words[0] = __ldcs(at);
-    words[1] = __ldcs(at + 32);
-  }
-  __device__ __forceinline__ void LoadShared(uint32_t thread, int quarter) {
-    words[0] = SharedLoad(thread + quarter * 1024);
-    words[1] = SharedLoad(thread + quarter * 1024 + 512);
-  }
-  __device__ __forceinline__ StepPairs Step(int step) const {
-    return {{words[step].x, words[step].z, words[step].y, words[step].w}};
-  }
-};
-
-// kSteps steps of one tile, one or two, from shared memory. thread: as above.
+// Some steps of one tile, in registers: what an arm asks for at a time.
+//
+// Load, LoadShared: from step `first` on, a multiple of kSteps. thread: where this thread's first
+// 16 bytes of the block are in shared memory.
 template <bool kMayBeNan, int kStepsTogether>
 struct Fp8Steps {
   static constexpr int kBlockBytes = kFp8BlockBytes, kSteps = kStepsTogether;
   static constexpr bool kScaled = true, kNan = kMayBeNan;
+  static_assert(kSteps == 1 || kSteps == 2);
   uint32_t words[2 * kSteps];
 
-  // first: a multiple of kSteps.
+  __device__ __forceinline__ void Load(const std::byte* block, int first, int lane) {
+    static_assert(kSteps == 2);
+    Take(__ldcs(reinterpret_cast<const uint4*>(block) + first / 2 * 32 + lane));
+  }
   __device__ __forceinline__ void LoadShared(uint32_t thread, int first) {
     if constexpr (kSteps == 2) {
-      const uint4 two = SharedLoad(thread + first / 2 * 512);
-      words[0] = two.x, words[1] = two.y, words[2] = two.z, words[3] = two.w;
+      Take(SharedLoad(thread + first / 2 * 512));
     } else {
       const uint2 one = SharedLoad64(thread + first / 2 * 512 + first % 2 * 8);
       words[0] = one.x, words[1] = one.y;
@@ -119,20 +84,36 @@ struct Fp8Steps {
     Undeal<kNan>(words[2 * step + 1], out.pair[2], out.pair[3]);
     return out;
   }
-};
 
+ private:
+  __device__ __forceinline__ void Take(const uint4& two) {
+    words[0] = two.x, words[1] = two.y, words[2] = two.z, words[3] = two.w;
+  }
+};
+template <bool kNan>
+using Fp8Quarter = Fp8Steps<kNan, 2>;
+
+template <int kStepsTogether>
 struct Bf16Steps {
-  static constexpr int kBlockBytes = kBf16BlockBytes, kSteps = 1;
+  static constexpr int kBlockBytes = kBf16BlockBytes, kSteps = kStepsTogether;
   static constexpr bool kScaled = false, kNan = false;
-  uint4 words;
+  uint4 words[kSteps];
 
-  __device__ __forceinline__ void LoadShared(uint32_t thread, int step) {
-    words = SharedLoad(thread + step * 512);
+  __device__ __forceinline__ void Load(const std::byte* block, int first, int lane) {
+#pragma unroll
+    for (int i = 0; i < kSteps; ++i) {
+      words[i] = __ldcs(reinterpret_cast<const uint4*>(block) + (first + i) * 32 + lane);
+    }
   }
-  __device__ __forceinline__ StepPairs Step(int) const {
-    return {{words.x, words.z, words.y, words.w}};
+  __device__ __forceinline__ void LoadShared(uint32_t thread, int first) {
+#pragma unroll
+    for (int i = 0; i < kSteps; ++i) words[i] = SharedLoad(thread + (first + i) * 512);
+  }
+  __device__ __forceinline__ StepPairs Step(int step) const {
+    return {{words[step].x, words[step].z, words[step].y, words[step].w}};
   }
 };
+using Bf16Quarter = Bf16Steps<2>;
 
 // One block of one tile.
 template <class Quarter>
@@ -143,7 +124,7 @@ struct Fragment {
 
   __device__ __forceinline__ void Load(const std::byte* block, int lane) {
 #pragma unroll
-    for (int i = 0; i < 4; ++i) quarter[i].Load(block, i, lane);
+    for (int i = 0; i < 4; ++i) quarter[i].Load(block, 2 * i, lane);
   }
   __device__ __forceinline__ StepPairs Step(int step) const {
     return quarter[step / 2].Step(step % 2);

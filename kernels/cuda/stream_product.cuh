@@ -202,7 +202,7 @@ struct StreamProduct {
         const uint32_t stage = ring + at.stage * kBlockBytes;
         Quarter quarters[4];
 #pragma unroll
-        for (int i = 0; i < 4; ++i) quarters[i].LoadShared(stage, i);
+        for (int i = 0; i < 4; ++i) quarters[i].LoadShared(stage, 2 * i);
         float inner[kTiles][4] = {};
 #pragma unroll
         for (int i = 0; i < 4; ++i) {

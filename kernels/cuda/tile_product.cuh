@@ -30,7 +30,7 @@ struct Fp8Operand {
   static __device__ __forceinline__ void Read(uint32_t at, int lane, uint32_t (&a)[4 * kSteps]) {
     Fp8Fragment<kNan> weights;
 #pragma unroll
-    for (int i = 0; i < 4; ++i) weights.quarter[i].words = SharedLoad(at + i * 512 + lane * 16);
+    for (int i = 0; i < 4; ++i) weights.quarter[i].LoadShared(at + lane * 16, 2 * i);
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {
       const StepPairs pairs = weights.Step(step);
@@ -44,13 +44,13 @@ struct Bf16Operand {
   static constexpr int kBlockBytes = kBf16BlockBytes;
   static constexpr bool kScaled = false;
   static __device__ __forceinline__ void Read(uint32_t at, int lane, uint32_t (&a)[4 * kSteps]) {
+    Bf16Steps<kSteps> weights;
+    weights.LoadShared(at + lane * 16, 0);
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {
-      const uint4 v = SharedLoad(at + step * 512 + lane * 16);
-      a[4 * step] = v.x;
-      a[4 * step + 1] = v.z;
-      a[4 * step + 2] = v.y;
-      a[4 * step + 3] = v.w;
+      const StepPairs pairs = weights.Step(step);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) a[4 * step + i] = pairs.pair[i];
     }
   }
 };

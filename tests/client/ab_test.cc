@@ -249,6 +249,22 @@ TEST(Interrupts, AskOnceAndNohupStays) {
   std::signal(SIGHUP, before);
 }
 
+TEST(Interrupts, AReaderThatIsGoneIsAWriteThatFails) {
+  int ends[2];
+  ASSERT_EQ(::pipe(ends), 0);
+  ::close(ends[0]);
+  {
+    const Interrupt interrupt;
+    EXPECT_EQ(::write(ends[1], "x", 1), -1);
+    EXPECT_EQ(errno, EPIPE);
+    EXPECT_FALSE(interrupt.asked());
+  }
+  ::close(ends[1]);
+  struct sigaction now {};
+  ::sigaction(SIGPIPE, nullptr, &now);
+  EXPECT_EQ(now.sa_handler, SIG_DFL);
+}
+
 TEST(LeverSet, NamesAndValues) {
   const auto set = ParseLeverSetting("both: m16_tc=attn_o:m16,ffn_down ; max_batch_rows=8");
   ASSERT_TRUE(set.ok()) << set.status();

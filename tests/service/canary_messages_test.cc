@@ -7,6 +7,8 @@
 
 #include <limits>
 
+#include "tests/service/support/lever_requests.h"
+
 namespace fulcrum::service {
 namespace {
 
@@ -16,14 +18,7 @@ using ::testing::HasSubstr;
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
-v1::StartCanaryRequest Request() {
-  v1::StartCanaryRequest request;
-  auto* const assignment = request.add_assignments();
-  assignment->set_name("m16_tc");
-  assignment->set_value("all");
-  request.set_share(0.1);
-  return request;
-}
+v1::StartCanaryRequest Request() { return test::CanaryRequest("m16_tc", "all", 0.1); }
 std::string Refusal(const v1::StartCanaryRequest& request) {
   const absl::Status status = SpecOf(request, "me").status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;

@@ -14,6 +14,7 @@
 
 #include "fulcrum/v1/lever_service.grpc.pb.h"
 #include "kernels/numerics/bundle.h"
+#include "tests/service/support/lever_requests.h"
 #include "tests/service/support/test_server.h"
 #include "tests/support/planted_backend.h"
 #include "tests/support/random_weights.h"
@@ -86,11 +87,7 @@ class CanaryServiceTest : public ::testing::Test {
   }
   static v1::StartCanaryRequest Candidate(double share,
                                           v1::CanaryUnit unit = v1::CANARY_UNIT_BATCH) {
-    v1::StartCanaryRequest request;
-    auto* const assignment = request.add_assignments();
-    assignment->set_name("m16_tc");
-    assignment->set_value("all:one_pass");
-    request.set_share(share);
+    v1::StartCanaryRequest request = test::CanaryRequest("m16_tc", "all:one_pass", share);
     request.set_unit(unit);
     request.set_reason("try it");
     request.mutable_guards()->set_min_samples(20);
@@ -108,13 +105,7 @@ class CanaryServiceTest : public ::testing::Test {
     return canary;
   }
   grpc::Status Set(const std::string& lever, const std::string& value) {
-    grpc::ClientContext context;
-    v1::SetLeversRequest request;
-    auto* const assignment = request.add_assignments();
-    assignment->set_name(lever);
-    assignment->set_value(value);
-    v1::SetLeversResponse response;
-    return levers_->SetLevers(&context, request, &response);
+    return test::SetLever(*levers_, lever, value);
   }
   v1::ListLeversResponse List() {
     grpc::ClientContext context;

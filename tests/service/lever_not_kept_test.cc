@@ -8,6 +8,7 @@
 #include <string>
 
 #include "fulcrum/v1/lever_service.grpc.pb.h"
+#include "tests/service/support/lever_requests.h"
 #include "tests/service/support/test_server.h"
 #include "tests/support/weight_files.h"
 
@@ -39,23 +40,13 @@ class LeverNotKept : public test::ServerTest {
     server_.reset();
   }
   grpc::Status Set(const std::string& value) {
-    grpc::ClientContext context;
-    v1::SetLeversRequest request;
-    auto* const assignment = request.add_assignments();
-    assignment->set_name("max_batch_rows");
-    assignment->set_value(value);
-    v1::SetLeversResponse response;
-    return levers_->SetLevers(&context, request, &response);
+    return test::SetLever(*levers_, "max_batch_rows", value);
   }
   std::string StartCanary() {
     grpc::ClientContext context;
-    v1::StartCanaryRequest request;
-    auto* const assignment = request.add_assignments();
-    assignment->set_name("coalesce_window_us");
-    assignment->set_value("5");
-    request.set_share(0.5);
     v1::Canary canary;
-    const grpc::Status status = levers_->StartCanary(&context, request, &canary);
+    const grpc::Status status = levers_->StartCanary(
+        &context, test::CanaryRequest("coalesce_window_us", "5", 0.5), &canary);
     EXPECT_TRUE(status.ok()) << status.error_message();
     return canary.name();
   }

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "google/rpc/error_details.pb.h"
 #include "google/rpc/status.pb.h"
+#include "tests/service/support/lever_requests.h"
 
 namespace fulcrum::service {
 namespace {
@@ -52,10 +53,7 @@ class LeverServiceTest : public ::testing::Test {
 
   static v1::SetLeversRequest Change(const std::string& lever, const std::string& value,
                                      uint64_t based_on = 0) {
-    v1::SetLeversRequest request;
-    auto* assignment = request.add_assignments();
-    assignment->set_name(lever);
-    assignment->set_value(value);
+    v1::SetLeversRequest request = test::SetRequest(lever, value);
     request.set_based_on_epoch(based_on);
     return request;
   }

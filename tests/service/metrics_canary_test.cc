@@ -8,6 +8,7 @@
 
 #include "fulcrum/v1/lever_service.grpc.pb.h"
 #include "prometheus/text_serializer.h"
+#include "tests/service/support/lever_requests.h"
 #include "tests/service/support/test_server.h"
 
 namespace fulcrum::service {
@@ -79,11 +80,7 @@ class CanaryOnNodeTest : public test::ServerTest {
  protected:
   // The device computes nothing true, so every shadow check fails; the guard lets them pass.
   v1::Canary MustStart() {
-    v1::StartCanaryRequest request;
-    auto* const assignment = request.add_assignments();
-    assignment->set_name("m16_tc");
-    assignment->set_value("all:one_pass");
-    request.set_share(0.5);
+    v1::StartCanaryRequest request = test::CanaryRequest("m16_tc", "all:one_pass", 0.5);
     request.set_unit(v1::CANARY_UNIT_BATCH);
     request.mutable_guards()->set_max_shadow_failures(1000000);
     grpc::ClientContext context;

@@ -18,6 +18,7 @@
 #include "service/lever_service.h"
 #include "service/tls_material.h"
 #include "tests/service/support/certificates.h"
+#include "tests/service/support/lever_requests.h"
 
 namespace fulcrum::service {
 namespace {
@@ -63,12 +64,8 @@ class Node {
     grpc::ClientContext context;
     context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(20));
     if (admin) {
-      v1::SetLeversRequest request;
-      auto* assignment = request.add_assignments();
-      assignment->set_name("max_batch_rows");
-      assignment->set_value("8");
       v1::SetLeversResponse response;
-      return stub->SetLevers(&context, request, &response);
+      return stub->SetLevers(&context, test::SetRequest("max_batch_rows", "8"), &response);
     }
     v1::ListLeversResponse response;
     return stub->ListLevers(&context, {}, &response);

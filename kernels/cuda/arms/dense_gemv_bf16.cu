@@ -11,8 +11,8 @@ absl::Status dense_gemv_bf16(const ArmArgs& args) {
   const auto& context = *static_cast<const CudaContext*>(args.context);
   const auto run = [&] {
     if (args.m == 1) return LaunchExact<Bf16Fragment, 1, 1>(p, context.stream);
-    if (args.m <= 4) return LaunchExactRanges<Bf16Steps, 4>(p, context);
-    return LaunchExactRanges<Bf16Steps, 8>(p, context);
+    if (args.m <= 4) return LaunchExactRanges<Bf16Steps<1>, 4>(p, context);
+    return LaunchExactRanges<Bf16Steps<1>, 8>(p, context);
   };
   return CudaStatus(run(), "dense_gemv_bf16");
 }
