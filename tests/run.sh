@@ -70,7 +70,8 @@ ctest_in() {
   fi
   passed=$((passed + total - bad - skipped))
   failed=$((failed + bad))
-  ((skipped == 0)) || grep -E '\*\*\*Skipped|\(Disabled\)' "$log" | sed 's/^/skipped: /' | head -n 20
+  ((skipped == 0)) || grep -E '\*\*\*Skipped|\(Disabled\)' "$log" |
+    sed -E 's/^.*Test +#[0-9]+: ([^ ]+).*/skipped: \1/' | head -n 20
   times+=" $name $((SECONDS - begin)),"
   if ((status != 0)); then
     echo "FAILED: $name"
