@@ -31,6 +31,18 @@ __device__ __forceinline__ void BarrierWait(uint32_t barrier, uint32_t phase) {
       "r"(phase)
       : "memory");
 }
+// Whether that wait would be over. Lanes with barriers of their own ask: in BarrierWait they would
+// wait for each other.
+__device__ __forceinline__ bool BarrierPassed(uint32_t barrier, uint32_t phase) {
+  uint32_t passed;
+  asm volatile(
+      "{\n.reg .pred p;\nmbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+      "selp.u32 %0, 1, 0, p;\n}"
+      : "=r"(passed)
+      : "r"(barrier), "r"(phase)
+      : "memory");
+  return passed != 0;
+}
 __device__ __forceinline__ uint64_t ReadOnce() {
   uint64_t policy;
   asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));

@@ -145,14 +145,13 @@ struct Q2ImmaProduct {
     }
     __syncwarp();
     Start();
-    if (lane != 0) return;
     if constexpr (kBulkX) {
       WaitForPreviousGrid();
       constexpr int kPieceBytes = kWarps * Multiply::kXChunkBytes, kOfTurn = kQ2Lanes / kWarps;
       const std::byte* const x = DeviceX(parity);
       const uint32_t to = SharedAddress(shared) + p.plan.x_at;
-#pragma unroll 1
-      for (int order = 0; order < 4 * kOfTurn; ++order) {  // as the warps use them
+      // A lane an order, since one thread alone needs 120 ns a copy; as the warps use them.
+      if (const int order = lane; order < 4 * kOfTurn) {
         int piece = order % 4 * kOfTurn + order / 4;
 #pragma unroll 1
         for (; piece < p.plan.x_pieces; piece += 4 * kOfTurn) {
@@ -162,6 +161,7 @@ struct Q2ImmaProduct {
         }
       }
     }
+    if (lane != 0) return;
 #pragma unroll 1
     for (; step < at_once; ++step) ask(step, step);
     Ring at;

@@ -11,8 +11,10 @@ constexpr int Ceil(int a, int b) { return (a + b - 1) / b; }
 
 // Bytes a multiprocessor should have asked for: fewer and the memory idles, more and what is needed
 // next waits behind what is needed later (measured on an H200, RESULTS.md).
-constexpr int kBytesAhead = 68 << 10;
+constexpr int kBytesAhead = 76 << 10;
 constexpr int kLeastStages = 2, kMostStages = 4;
+// Producers look for free stages all the time, which others feel: no more than ask in time.
+constexpr int kTwoProducersServe = 12;
 constexpr int kColumnTileBytes = 8 * 128 * 2;  // of one block's activations
 constexpr int kSumBytes = 32 * 16;             // of one unit and column tile
 
@@ -27,6 +29,7 @@ StreamPlan PlanRounds(const StreamShape& shape, const StreamDevice& device, int 
   plan.group_units = units / plan.groups;
   plan.longer_groups = units % plan.groups;
   plan.warps = Ceil(most, std::max(rounds, Ceil(most, shape.most_warps)));
+  plan.producers = plan.warps > kTwoProducersServe ? kStreamMostProducers : 2;
   plan.stages =
       std::clamp(kBytesAhead / (plan.warps * shape.block_bytes), kLeastStages, kMostStages);
   plan.finish_in_turn = most > plan.warps;

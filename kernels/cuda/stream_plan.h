@@ -5,7 +5,7 @@
 
 namespace fulcrum::cuda {
 
-inline constexpr int kStreamProducers = 3;
+inline constexpr int kStreamMostProducers = 3;
 inline constexpr int kStreamMaxWarps = 21;  // with the producers 24: 80 registers a thread
 
 // What there is to do: `tiles` of 16 rows, each of `segments` K segments (order.h) of
@@ -30,7 +30,8 @@ struct StreamPlan {
   int rank_segments = 0;
   int groups = 0;
   int group_units = 0, longer_groups = 0;  // units of a thread block; so many groups have one more
-  int warps = 0;                           // that compute; kStreamProducers more bring the weights
+  int warps = 0;                           // that compute
+  int producers = 0;                       // warps that bring the weights
   int stages = 0;                          // blocks a warp has asked for
   int own_units = 0;                       // at most: units whose sums meet in the thread block
   int own_tiles = 0;                       // at most: tiles that it finishes

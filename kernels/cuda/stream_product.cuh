@@ -79,9 +79,9 @@ struct StreamProduct {
     return first + p.plan.rank_segments - max(first, units.own_first);
   }
 
-  // Brings the weights of warps `first`, `first` + kStreamProducers, ..., a lane each.
+  // Brings the weights of warps `first`, `first` + plan.producers, ..., a lane each.
   __device__ __forceinline__ void Produce(int first) {
-    const int served = first + kStreamProducers * lane;
+    const int served = first + p.plan.producers * lane;
     const int stages = p.plan.stages;
     const uint32_t ring = x + p.rings + served * stages * kBlockBytes;
     const uint32_t ring_full = x + p.full + served * stages * 8;
@@ -116,7 +116,7 @@ struct StreamProduct {
     __syncthreads();
     Ring at;
     while (item < units.count) {
-      BarrierWait(ring_empty + 8 * at.stage, at.phase);
+      if (!BarrierPassed(ring_empty + 8 * at.stage, at.phase)) continue;
       ask(at.stage);
       at.Next(stages);
     }
@@ -279,7 +279,7 @@ struct StreamProduct {
 };
 
 template <class Quarter, int kTiles>
-__global__ void __launch_bounds__((kStreamWarps<Quarter, kTiles> + kStreamProducers) * 32, 1)
+__global__ void __launch_bounds__((kStreamWarps<Quarter, kTiles> + kStreamMostProducers) * 32, 1)
     StreamKernel(const __grid_constant__ StreamArgs p, const __grid_constant__ CUtensorMap map) {
 #if __CUDA_ARCH__ >= 900
   [[maybe_unused]] const BlockTrace<Quarter> trace;
@@ -363,7 +363,7 @@ cudaError_t LaunchStream(const Product& p, std::span<const Target> targets,
     }
     const KernelGrid grid = {
         .thread_blocks = dim3(static_cast<unsigned>(args.plan.thread_blocks())),
-        .threads = (args.plan.warps + kStreamProducers) * 32,
+        .threads = (args.plan.warps + args.plan.producers) * 32,
         .shared_bytes = args.plan.shared_bytes,
         .programmatic = context.programmatic};
     if (const cudaError_t error = LaunchKernel(kernel, grid, context.stream, args, map);

@@ -56,6 +56,8 @@ TEST(StreamPlan, EveryUnitHasOneThreadBlockAndAllRunAtOnce) {
     EXPECT_GE(plan.stages, 2);
     EXPECT_GE(plan.warps, 1);
     EXPECT_LE(plan.warps, kStreamMaxWarps);
+    EXPECT_LE(plan.producers, kStreamMostProducers);
+    EXPECT_LE(plan.warps, plan.producers * 32);  // a lane each
   });
 }
 
