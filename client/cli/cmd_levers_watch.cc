@@ -136,7 +136,7 @@ class LeversWatch final : public Command {
     if (heartbeat_ && !lives) return context.InputError("--heartbeat: no canary runs");
     const bool changes = events_ || since_ > 0 || (context.json() && !heartbeat_);
     if (lives && !changes) return Tables(context, node, levers->canary());
-    if (levers->has_canary() && !lives) PrintEnd(context, levers->canary());
+    if (levers->has_canary() && !lives) PrintEnding(context, node, levers->canary());
     return Events(context, node, since_ > 0 ? since_ : levers->epoch());
   }
 
@@ -180,7 +180,7 @@ class LeversWatch final : public Command {
         context.out() << std::endl;
       }
       if (!Lives(canary)) {
-        PrintEnd(context, canary);
+        PrintEnding(context, node, canary);
         return kOk;
       }
       if (seen == count_) return kOk;
@@ -219,19 +219,40 @@ class LeversWatch final : public Command {
     return absl::OkStatus();
   }
 
-  // A node that restarted has the end of the canary in its journal, if it keeps one.
-  static int Gone(const Context& context, Reconnect& node, v1::Canary& canary) {
+  // The event that ended the canary, if the node still has it.
+  static absl::StatusOr<std::optional<v1::LeverEvent>> EndEvent(Reconnect& node,
+                                                                const std::string& canary) {
     v1::ListLeverHistoryRequest request;
     request.set_limit(kWholeHistory);
     const auto history = node.client().ListLeverHistory(request, node.Call());
-    if (!history.ok()) return context.NodeError(history.status(), kLookAtLevers);
+    if (!history.ok()) return history.status();
+    // A node without a journal that restarted gives a new canary an old one's name: the last is it.
+    std::optional<v1::LeverEvent> end;
     for (const v1::LeverEvent& event : history->events()) {
-      const auto end = EndOf(event);
-      if (!end || event.canary() != canary.name()) continue;
-      canary.set_state(*end);
-      canary.set_evidence(event.evidence());
+      if (EndOf(event) && event.canary() == canary) end = event;
+    }
+    return end;
+  }
+
+  // By whom is in the event alone. Without it, what the canary itself says is told.
+  static void PrintEnding(const Context& context, Reconnect& node, const v1::Canary& canary) {
+    const auto end = EndEvent(node, canary.name());
+    if (end.ok() && end->has_value()) {
+      PrintEnd(context, **end, canary.state());
+    } else {
+      PrintEnd(context, canary);
+    }
+  }
+
+  // A node that restarted has the end of the canary in its journal, if it keeps one.
+  static int Gone(const Context& context, Reconnect& node, v1::Canary& canary) {
+    const auto end = EndEvent(node, canary.name());
+    if (!end.ok()) return context.NodeError(end.status(), kLookAtLevers);
+    if (end->has_value()) {
+      canary.set_state(*EndOf(**end));
+      canary.set_evidence((*end)->evidence());
       if (context.json()) context.out() << ToJson(canary).dump() << std::endl;
-      PrintEnd(context, event, *end);
+      PrintEnd(context, **end, canary.state());
       return kOk;
     }
     return context.NodeError(

@@ -214,6 +214,28 @@ TEST(LeversWatch, ANewNodesCanaryOfTheSameNameIsAnother) {
   EXPECT_THAT(tables.err().text(), HasSubstr("how it ended is not known"));
 }
 
+TEST(LeversWatch, TablesSayWhoEndedTheCanaryAndWhy) {
+  RestartingNode node(/*journal=*/false);
+  const auto client = *client::Client::Connect(node.Target());
+  const auto canary = client->StartCanary(HalfOnM16());
+  ASSERT_TRUE(canary.ok()) << canary.status();
+  Watching tables({"--target", node.Target(), "levers", "watch", "--every", "0.01"});
+  tables.out().Await(canary->name() + " running");
+  v1::AbortCanaryRequest abort;
+  abort.set_name(canary->name());
+  abort.set_reason("enough of it");
+  const auto aborted = client->AbortCanary(abort);
+  ASSERT_TRUE(aborted.ok()) << aborted.status();
+  EXPECT_EQ(tables.Join(), 0) << tables.err().text();
+  const auto end = testing::ContainsRegex(canary->name() + " aborted by [^\n]+: enough of it");
+  EXPECT_THAT(tables.out().text(), end);
+  // And to who looks later.
+  Watching later(
+      {"--target", node.Target(), "levers", "watch", "--since-epoch", "1", "--count", "1"});
+  EXPECT_EQ(later.Join(), 0);
+  EXPECT_THAT(later.out().text(), end);
+}
+
 TEST(LeversWatch, ARestartEndsTheCanaryAndNotTheWatch) {
   for (const bool journal : {true, false}) {
     RestartingNode node(journal);
