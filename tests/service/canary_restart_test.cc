@@ -13,7 +13,6 @@
 namespace fulcrum {
 namespace {
 
-using grpc::StatusCode;
 using test::PlantedBackend;
 using ::testing::HasSubstr;
 
