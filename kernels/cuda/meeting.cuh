@@ -30,40 +30,56 @@ __device__ __forceinline__ void LeaveSum(const TargetLaunch& p, int tile, int se
       make_uint4(NeverClean(sum[0]), NeverClean(sum[1]), NeverClean(sum[2]), NeverClean(sum[3])));
 }
 
-// For a whole warp. own(segment): where this thread block has that sum, null where another left it.
-template <int kTiles, class Own>
+// Segments of a tile's column tile whose sums are in this thread block's shared memory, from `at`
+// on, `pitch` bytes apart: those from `first` to before `end`.
+struct SumsHere {
+  int first, end;
+  uint32_t at, pitch;
+  __device__ __forceinline__ bool Has(int segment) const {
+    return segment >= first && segment < end;
+  }
+  __device__ __forceinline__ float4 Load(int segment) const {
+    return SharedLoadF32(at + (segment - first) * pitch);
+  }
+};
+
+// For a whole warp. What is not here another thread block left. All of this is run once or twice,
+// at the very end, when everybody waits for it: few instructions, and no special registers.
+template <int kTiles>
 __device__ __forceinline__ void FinishTile(const TargetLaunch& p, int tile, int column_tile,
-                                           int lane, const Own& own) {
+                                           int lane, const SumsHere& here) {
+  const int segments = p.segments;
+  uint4* const meeting = Meeting<kTiles>(p, tile, 0, column_tile, lane);
   float sum[4] = {};
-  for (int first = 0; first < p.segments; first += kSumsTogether) {
+  for (int first = 0; first < segments; first += kSumsTogether) {
     uint4 left[kSumsTogether];
     bool arrived = false;
     while (!arrived) {
       arrived = true;
 #pragma unroll
       for (int i = 0; i < kSumsTogether; ++i) {
-        if (first + i < p.segments && own(first + i) == nullptr) {
-          left[i] = WorkspaceLoad(Meeting<kTiles>(p, tile, first + i, column_tile, lane));
+        if (first + i < segments && !here.Has(first + i)) {
+          left[i] = WorkspaceLoad(meeting + (first + i) * (kTiles * 32));
         }
       }
 #pragma unroll
       for (int i = 0; i < kSumsTogether; ++i) {
-        if (first + i < p.segments && own(first + i) == nullptr) {
+        if (first + i < segments && !here.Has(first + i)) {
           arrived = arrived && Arrived(left[i]);
         }
       }
     }
 #pragma unroll
     for (int i = 0; i < kSumsTogether; ++i) {
-      if (first + i >= p.segments) continue;
-      const float4* const here = own(first + i);
+      const int segment = first + i;
+      if (segment >= segments) continue;
       float4 part;
-      if (here != nullptr) {
-        part = *here;
+      if (here.Has(segment)) {
+        part = here.Load(segment);
       } else {
         part = make_float4(__uint_as_float(left[i].x), __uint_as_float(left[i].y),
                            __uint_as_float(left[i].z), __uint_as_float(left[i].w));
-        WorkspaceStore(Meeting<kTiles>(p, tile, first + i, column_tile, lane),
+        WorkspaceStore(meeting + segment * (kTiles * 32),
                        make_uint4(kClean, kClean, kClean, kClean));
       }
       sum[0] = __fadd_rn(sum[0], part.x);

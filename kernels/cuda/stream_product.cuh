@@ -53,9 +53,10 @@ struct StreamProduct {
         x(SharedAddress(shared)) {}
 
   // Where this thread's sums of an own unit and column tile are.
-  __device__ __forceinline__ float4* Sums(int unit, int column_tile) const {
-    const int place = ((unit - units.own_first) * kTiles + column_tile) * 32 + lane;
-    return static_cast<float4*>(__cvta_shared_to_generic(x + p.sums)) + place;
+  static constexpr int kUnitSums = kTiles * kMeetingBytes;
+  __device__ __forceinline__ uint32_t Sums(int unit, int column_tile) const {
+    return x + p.sums + (unit - units.own_first) * kUnitSums + column_tile * kMeetingBytes +
+           lane * 16;
   }
   // A unit's tile (of the launch's part), first block and number of blocks.
   __device__ __forceinline__ int TileOf(int unit) const { return p.by_rank_segments(unit); }
@@ -237,7 +238,7 @@ struct StreamProduct {
     if (units.Owns(unit)) {
 #pragma unroll
       for (int t = 0; t < kTiles; ++t) {
-        *Sums(unit, t) = make_float4(outer[t][0], outer[t][1], outer[t][2], outer[t][3]);
+        SharedStore(Sums(unit, t), make_float4(outer[t][0], outer[t][1], outer[t][2], outer[t][3]));
       }
       if (p.plan.finish_in_turn) {
         __syncwarp();
@@ -267,13 +268,14 @@ struct StreamProduct {
       if (item >= items) return;
       if (in_turn) BarrierWait(x + p.tile_full + 8 * (item / kTiles), 0);
       const int tile = first_tile + item / kTiles, column_tile = item % kTiles;
-      FinishTile<kTiles>(p, tile, column_tile, lane, [&](int segment) -> const float4* {
-        const int local = segment - rank * p.plan.rank_segments;
-        const int unit = tile * p.plan.rank_segments + local;
-        // A tile's first units can be those of the group before.
-        if (local < 0 || local >= p.plan.rank_segments || unit < units.own_first) return nullptr;
-        return Sums(unit, column_tile);
-      });
+      // A tile's first units can be those of the group before.
+      const int unit = max(tile * p.plan.rank_segments, units.own_first);
+      const int first = rank * p.plan.rank_segments;
+      const SumsHere here = {.first = first + unit - tile * p.plan.rank_segments,
+                             .end = first + p.plan.rank_segments,
+                             .at = Sums(unit, column_tile),
+                             .pitch = kUnitSums};
+      FinishTile<kTiles>(p, tile, column_tile, lane, here);
     }
   }
 };
