@@ -18,6 +18,15 @@ constexpr size_t kRecentTimes = 512;
 // too.
 double LogWeight(int rank) { return -std::log(static_cast<double>(rank) * (rank + 1)); }
 
+// 0 of none. Changes their order.
+double Quantile(std::vector<float>& values, double q) {
+  if (values.empty()) return 0;
+  const auto at =
+      std::min(values.size() - 1, static_cast<size_t>(q * static_cast<double>(values.size())));
+  std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(at), values.end());
+  return static_cast<double>(values[at]);
+}
+
 }  // namespace
 
 RowBucket BucketOf(int rows) {
@@ -35,22 +44,21 @@ std::string Name(RowBucket bucket) {
   return absl::StrFormat("%d-%d", bucket.first, bucket.last);
 }
 
-void CanaryComparison::Recent::Add(double value) {
-  if (seconds.size() < kRecentTimes) {
-    seconds.push_back(static_cast<float>(value));
+void CanaryComparison::Side::Add(double value) {
+  ++batches;
+  seconds += value;
+  if (recent.size() < kRecentTimes) {
+    recent.push_back(static_cast<float>(value));
     return;
   }
-  seconds[next] = static_cast<float>(value);
+  recent[next] = static_cast<float>(value);
   next = (next + 1) % kRecentTimes;
 }
 
-double CanaryComparison::Recent::Quantile(double q) const {
-  if (seconds.empty()) return 0;
-  std::vector<float> copy = seconds;
-  const auto at =
-      std::min(copy.size() - 1, static_cast<size_t>(q * static_cast<double>(copy.size())));
-  std::nth_element(copy.begin(), copy.begin() + static_cast<std::ptrdiff_t>(at), copy.end());
-  return static_cast<double>(copy[at]);
+void CanaryComparison::Side::CopyTo(size_t count, std::vector<float>& out) const {
+  for (size_t i = recent.size() - count; i < recent.size(); ++i) {
+    out.push_back(recent[(next + i) % recent.size()]);
+  }
 }
 
 CanaryComparison::CanaryComparison(double p50_limit, double p99_limit)
@@ -69,6 +77,7 @@ void CanaryComparison::Add(const ComparisonCell& cell, const Arm* canary, const 
                                         .p50 = QuantileBlocks(kMedian, p50_limit_, kLoadWindow),
                                         .p99 = QuantileBlocks(kP99, p99_limit_, kLoadWindow)}))
                 .first;
+    group->cells.push_back(found->second.get());
   }
   Cell& c = *found->second;
   Group& group = *c.group;
@@ -76,17 +85,11 @@ void CanaryComparison::Add(const ComparisonCell& cell, const Arm* canary, const 
   if (is_canary) {
     if (group.rank == 0) group.rank = ++ranks_;
     group.canary = canary;
-    ++group.canary_batches;
-    ++c.canary_batches;
-    group.canary_seconds += kernel_seconds;
-    group.canary_times.Add(kernel_seconds);
+    c.canary.Add(kernel_seconds);
   } else {
     group.asked = asked;
     group.control = cell.weights.front().control;
-    ++group.control_batches;
-    ++c.control_batches;
-    group.control_seconds += kernel_seconds;
-    group.control_times.Add(kernel_seconds);
+    c.control.Add(kernel_seconds);
   }
   bool judged = false;
   if (const auto outcome = c.p50.Add(is_canary, kernel_seconds, at); outcome.has_value()) {
@@ -118,43 +121,53 @@ void CanaryComparison::Judge() {
       }
     }
     if (std::log(sum) < threshold) continue;
-    const auto& [family, step, bucket] = *worst;
-    const Group& group = *groups_.at(*worst);
-    const double q = median ? 0.5 : 0.99;
-    const double control = group.control_times.Quantile(q), canary = group.canary_times.Quantile(q);
+    const Row row = RowOf(*worst, *groups_.at(*worst));
+    const double control = median ? row.control_p50 : row.control_p99;
+    const double canary = median ? row.canary_p50 : row.canary_p99;
     finding_ = SlowerFinding{absl::StrFormat(
         "kernel %s of %s %s, %d to %d rows: canary %.1f us, control %.1f us, ratio %.3f (limit "
         "%g); %d against %d batches, %s against %s; evidence 10^%.1f, threshold 10^%.1f",
-        median ? "p50" : "p99", Name(family), Name(step), bucket.first, bucket.last, canary * 1e6,
-        control * 1e6, control > 0 ? canary / control : 0.0, limit, group.canary_batches,
-        group.control_batches, group.canary->name,
-        group.control == nullptr ? std::string_view("?") : group.control->name,
+        median ? "p50" : "p99", Name(row.family), Name(row.step), row.bucket.first, row.bucket.last,
+        canary * 1e6, control * 1e6, control > 0 ? canary / control : 0.0, limit,
+        row.canary_batches, row.control_batches, row.canary_ran->name,
+        row.control_ran == nullptr ? std::string_view("?") : row.control_ran->name,
         std::log(sum) / std::log(10.0), threshold / std::log(10.0))};
     return;
   }
 }
 
+CanaryComparison::Row CanaryComparison::RowOf(const GroupKey& key, const Group& group) {
+  const auto& [family, step, bucket] = key;
+  Row row = {.family = family,
+             .step = step,
+             .bucket = bucket,
+             .control_asked = group.asked,
+             .control_ran = group.control,
+             .canary_ran = group.canary,
+             .p50_evidence = group.p50.value(),
+             .p99_evidence = group.p99.value()};
+  std::vector<float> control, canary;
+  for (const Cell* cell : group.cells) {
+    if (!cell->comparable()) continue;
+    row.control_batches += cell->control.batches;
+    row.canary_batches += cell->canary.batches;
+    row.control_seconds += cell->control.seconds;
+    row.canary_seconds += cell->canary.seconds;
+    const size_t both = std::min(cell->control.recent.size(), cell->canary.recent.size());
+    cell->control.CopyTo(both, control);
+    cell->canary.CopyTo(both, canary);
+  }
+  row.control_p50 = Quantile(control, 0.5);
+  row.control_p99 = Quantile(control, 0.99);
+  row.canary_p50 = Quantile(canary, 0.5);
+  row.canary_p99 = Quantile(canary, 0.99);
+  return row;
+}
+
 std::vector<CanaryComparison::Row> CanaryComparison::Rows() const {
   std::vector<Row> rows;
   for (const auto& [key, group] : groups_) {
-    if (group->rank == 0) continue;
-    const auto& [family, step, bucket] = key;
-    rows.push_back({.family = family,
-                    .step = step,
-                    .bucket = bucket,
-                    .control_asked = group->asked,
-                    .control_ran = group->control,
-                    .canary_ran = group->canary,
-                    .control_batches = group->control_batches,
-                    .canary_batches = group->canary_batches,
-                    .control_seconds = group->control_seconds,
-                    .canary_seconds = group->canary_seconds,
-                    .control_p50 = group->control_times.Quantile(0.5),
-                    .control_p99 = group->control_times.Quantile(0.99),
-                    .canary_p50 = group->canary_times.Quantile(0.5),
-                    .canary_p99 = group->canary_times.Quantile(0.99),
-                    .p50_evidence = group->p50.value(),
-                    .p99_evidence = group->p99.value()});
+    if (group->rank > 0) rows.push_back(RowOf(key, *group));
   }
   return rows;
 }
@@ -162,8 +175,7 @@ std::vector<CanaryComparison::Row> CanaryComparison::Rows() const {
 int64_t CanaryComparison::comparable(bool canary) const {
   int64_t batches = 0;
   for (const auto& [key, cell] : cells_) {
-    if (cell->canary_batches == 0 || cell->control_batches == 0) continue;
-    batches += canary ? cell->canary_batches : cell->control_batches;
+    if (cell->comparable()) batches += (canary ? cell->canary : cell->control).batches;
   }
   return batches;
 }

@@ -83,7 +83,9 @@ class CanaryComparison {
   // Set once, at the first breach.
   const std::optional<SlowerFinding>& finding() const { return finding_; }
 
-  // One row of the table: a family, step and bucket.
+  // One row of the table: a family, step and bucket. Figures are of its cells that both sides met.
+  // Quantiles are of as many recent batches of either side in every one of them, so that sides that
+  // meet shapes in other proportions still compare like with like.
   struct Row {
     Family family = Family::kOther;
     Step step = Step::kDecode;
@@ -101,27 +103,31 @@ class CanaryComparison {
 
  private:
   using GroupKey = std::tuple<Family, Step, RowBucket>;
-  // Recent times of one side, for the table alone.
-  struct Recent {
-    std::vector<float> seconds;
-    size_t next = 0;
+  // One side of a cell, for the table alone.
+  struct Side {
+    int64_t batches = 0;
+    double seconds = 0;
+    std::vector<float> recent = {};
+    size_t next = 0;  // where in `recent` the oldest is, once it is full
     void Add(double value);
-    double Quantile(double q) const;
+    // The newest `count` of them.
+    void CopyTo(size_t count, std::vector<float>& out) const;
   };
+  struct Cell;
   struct Group {
     int rank = 0;  // 1 for the first group that the canary met; weighs its evidence
     const Arm *asked = nullptr, *control = nullptr, *canary = nullptr;
-    int64_t control_batches = 0, canary_batches = 0;
-    double control_seconds = 0, canary_seconds = 0;
-    Recent control_times, canary_times;
+    std::vector<const Cell*> cells = {};
     Evidence p50{kMedian.null_mean()}, p99{kP99.null_mean()};
   };
   struct Cell {
     Group* group = nullptr;
-    int64_t control_batches = 0, canary_batches = 0;
+    Side control = {}, canary = {};
     QuantileBlocks p50, p99;
+    bool comparable() const { return control.batches > 0 && canary.batches > 0; }
   };
   void Judge();
+  static Row RowOf(const GroupKey& key, const Group& group);
 
   const double p50_limit_, p99_limit_;
   std::map<GroupKey, std::unique_ptr<Group>> groups_;

@@ -99,7 +99,7 @@ absl::StatusOr<std::shared_ptr<const Shard>> ShardStore::Load(const LoadRequest&
   if (absl::Status s = CheckRequest(request); !s.ok()) return s;
   auto entry = std::make_shared<Entry>();
   entry->info.name = request.name;
-  entry->info.family = request.family;
+  entry->info.family = request.family.value_or(Family::kOther);
   entry->info.spec = request.source->spec();
   entry->info.origin = request.source->origin();
   entry->info.state = ShardState::kLoading;
@@ -129,6 +129,8 @@ absl::StatusOr<std::shared_ptr<const Shard>> ShardStore::Replace(const LoadReque
     }
     // Calls may name it together with others of its device.
     if (placed.device.empty()) placed.device = entry->info.device;
+    // Levers go by family, so new weights alone must not change it.
+    if (!placed.family.has_value()) placed.family = entry->info.family;
     entry->info.state = ShardState::kReplacing;
     Changed(*entry);
   }
@@ -234,7 +236,7 @@ absl::StatusOr<std::shared_ptr<Shard>> ShardStore::Prepare(
     gone->Notify();
   });
   shard->name = request.name;
-  shard->family = request.family;
+  shard->family = request.family.value_or(Family::kOther);
   shard->source = request.source;
   shard->weight = *std::move(weight);
   shard->backend = backend;

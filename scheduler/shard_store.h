@@ -10,6 +10,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -61,7 +62,7 @@ struct ShardInfo {
 
 struct LoadRequest {
   std::string name;
-  Family family = Family::kOther;
+  std::optional<Family> family;  // none: a replaced shard's own, else kOther
   std::shared_ptr<const WeightSource> source;
   bool allow_nan = false;   // otherwise NaN codes and non-finite scales refuse the load
   std::string device;       // "" = place on the backend with the most room

@@ -9,6 +9,7 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -30,6 +31,7 @@
 #include "scheduler/observer.h"
 #include "service/grpc_status.h"
 #include "service/histogram.h"
+#include "service/metrics_asked.h"
 #include "service/metrics_canary.h"
 
 namespace fulcrum::service {
@@ -83,6 +85,10 @@ class Metrics : public Observer {
   // Where to read the running or last canary from, until the last scrape. Before the first.
   void SetCanarySource(CanarySeries::Source source) {
     canary_series_->SetSource(std::move(source));
+  }
+  // Whether something took effect that the lever journal lacks. As above.
+  void SetJournalSource(std::function<double()> behind) {
+    journal_behind_->SetSource(std::move(behind));
   }
   void SetShardBytes(std::string_view device, int64_t bytes);
   void SetCertificateExpiry(absl::Time expiry);
@@ -144,6 +150,9 @@ class Metrics : public Observer {
   const std::shared_ptr<prometheus::Registry> registry_ = std::make_shared<prometheus::Registry>();
   const std::shared_ptr<HistogramFamily> stage_seconds_, batch_rows_, grpc_seconds_;
   const std::shared_ptr<CanarySeries> canary_series_ = std::make_shared<CanarySeries>();
+  const std::shared_ptr<AskedGauge> journal_behind_ = std::make_shared<AskedGauge>(
+      "fulcrum_lever_journal_behind",
+      "1 while something took effect that the lever journal lacks: no change is accepted then.");
 
   std::vector<Ladder> ladders_;
   std::vector<Tier> tiers_;  // the arms by name, then "scrub" for audits of whole weights

@@ -34,8 +34,8 @@ std::vector<prometheus::MetricFamily> CanarySeries::Collect() const {
   prometheus::MetricFamily kernel;
   kernel.name = "fulcrum_canary_kernel_seconds";
   kernel.help =
-      "Kernel stage of the batches that the running or last canary compares, by side; quantiles of "
-      "each side's last 512, while it runs.";
+      "Kernel stage of the batches that the running or last canary compares, by side; quantiles, "
+      "while it runs, of each side's last 512 of every number of rows and shapes of weights.";
   kernel.type = prometheus::MetricType::Summary;
   const std::optional<CanaryReport> report = source_ ? source_() : std::nullopt;
   if (report.has_value()) {

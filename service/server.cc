@@ -199,6 +199,7 @@ Server::Impl::Impl(const Config& config, ServerOptions options,
       lever_service_(levers_, canaries_, authorizer_) {
   metrics_.SetLevers(*levers_.Snapshot());
   metrics_.SetCanarySource([this] { return canaries_.Last(); });
+  metrics_.SetJournalSource([this] { return levers_.unwritten() ? 1 : 0; });
   lever_changes_ = levers_.Subscribe([this](const LeverEvent& event) {
     metrics_.LeverChanged(event);
     metrics_.SetLevers(*levers_.Snapshot());

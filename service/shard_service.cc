@@ -62,7 +62,7 @@ absl::Status AboutFile(const absl::Status& status, std::string_view path) {
   }
 }
 
-absl::Status CheckLoad(const v1::LoadShardRequest& request, Family* family) {
+absl::Status CheckLoad(const v1::LoadShardRequest& request, std::optional<Family>* family) {
   if (absl::Status s = CheckShardName(request.name()); !s.ok()) {
     return InvalidField("name", Message(s));
   }
@@ -70,7 +70,7 @@ absl::Status CheckLoad(const v1::LoadShardRequest& request, Family* family) {
   if (!known.has_value()) {
     return InvalidField("family", absl::StrFormat("%d is not a family", request.family()));
   }
-  *family = *known;
+  if (request.family() != v1::FAMILY_UNSPECIFIED) *family = *known;
   const std::string& hash = request.expect_hash();
   if (!hash.empty() &&
       (hash.size() != 64 || hash.find_first_not_of("0123456789abcdef") != std::string::npos)) {
@@ -192,15 +192,16 @@ grpc::ServerUnaryReactor* ShardServiceImpl::StartLoad(grpc::CallbackServerContex
   if (absl::Status s = authorizer_.CheckAdmin(PeerOf(*context)); !s.ok()) {
     return Finish(context, s);
   }
-  Family family = Family::kOther;
+  std::optional<Family> family;
   if (absl::Status s = CheckLoad(request, &family); !s.ok()) return Finish(context, s);
   return StartWork(context, [this, &request, response, kind, family] {
     return DoLoad(request, family, kind, response);
   });
 }
 
-absl::Status ShardServiceImpl::DoLoad(const v1::LoadShardRequest& request, Family family,
-                                      LoadKind kind, v1::Shard* response) {
+absl::Status ShardServiceImpl::DoLoad(const v1::LoadShardRequest& request,
+                                      std::optional<Family> family, LoadKind kind,
+                                      v1::Shard* response) {
   const v1::WeightFile& file = request.file();
   absl::StatusOr<std::shared_ptr<const WeightSource>> source =
       loader_.Open({.path = file.path(),

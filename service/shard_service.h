@@ -67,8 +67,8 @@ class ShardServiceImpl final : public v1::ShardService::CallbackService {
   grpc::ServerUnaryReactor* StartLoad(grpc::CallbackServerContext* context,
                                       const v1::LoadShardRequest& request, v1::Shard* response,
                                       LoadKind kind);
-  absl::Status DoLoad(const v1::LoadShardRequest& request, Family family, LoadKind kind,
-                      v1::Shard* response);
+  absl::Status DoLoad(const v1::LoadShardRequest& request, std::optional<Family> family,
+                      LoadKind kind, v1::Shard* response);
   absl::Status Explain(const v1::ExplainLadderRequest& request,
                        v1::ExplainLadderResponse* response) const;
   void Describe(v1::NodeInfo* response) const;

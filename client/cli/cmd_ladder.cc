@@ -2,9 +2,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <ostream>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "client/cli/commands.h"
 #include "client/cli/json.h"
 #include "client/cli/names.h"
@@ -21,6 +23,8 @@ class Ladder final : public Command {
     options.Required();
     options.Add("--policy", &policy_, "exact, batch_invariant, fastest (default: the node's)");
     options.Add("--step", &step_, "decode (default) or prefill");
+    options.Add("--rows", &rows_,
+                "M to ask about, \"1,33,512\" (default: decode 1 to 32, prefill powers of two)");
   }
 
   int Run(const Context& context) override {
@@ -32,8 +36,16 @@ class Ladder final : public Command {
     request.set_shard(shard_);
     request.set_policy(*policy);
     request.set_step(*step);
+    if (absl::Status s = ParseRows(&request); !s.ok()) return context.InputError(s);
     const auto client = context.Connect();
     if (!client.ok()) return context.InputError(client.status());
+    if (rows_.empty() && *step == v1::STEP_PREFILL) {
+      const auto node = (*client)->GetNodeInfo(context.Call());
+      if (!node.ok()) return context.NodeError(node.status());
+      const int most = node->limits().max_prefill_rows();
+      for (int m = 1; m < most; m *= 2) request.add_rows(m);
+      request.add_rows(most);
+    }
     const auto response = (*client)->ExplainLadder(request, context.Call());
     if (!response.ok()) return context.NodeError(response.status());
     if (context.json()) {
@@ -50,6 +62,19 @@ class Ladder final : public Command {
   }
 
  private:
+  absl::Status ParseRows(v1::ExplainLadderRequest* request) const {
+    if (rows_.empty()) return absl::OkStatus();
+    for (const std::string& part : std::vector<std::string>(absl::StrSplit(rows_, ','))) {
+      int rows = 0;
+      if (!absl::SimpleAtoi(part, &rows) || rows < 1) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("--rows: got \"", rows_, "\"; expected numbers from 1 on: 1,33,512"));
+      }
+      request->add_rows(rows);
+    }
+    return absl::OkStatus();
+  }
+
   // Neighbouring M whose line would be the same share one, "5..32".
   static void PrintText(std::ostream& out, const v1::ExplainLadderResponse& response) {
     Table table({"M", "ARM", "CLASS", "BLOCKS", "WAVES", "READS", "PIECES", "DECLINED"});
@@ -92,7 +117,7 @@ class Ladder final : public Command {
             absl::StrJoin(declined, ", ")};
   }
 
-  std::string shard_, policy_, step_;
+  std::string shard_, policy_, step_, rows_;
 };
 
 }  // namespace

@@ -38,7 +38,8 @@ class Load final : public Command {
     options.Add("--tensor", &tensor_, "Its name in the file");
     options.Required();
     options.Add("--family", &family_,
-                "Projection family: attn_qkv, ffn_down, ... (default: other)");
+                std::string("Projection family: attn_qkv, ffn_down, ... (default: ") +
+                    (replace_ ? "the shard's own)" : "other)"));
     options.Add("--device", &device_, "Where it goes (default: the node chooses)");
     options.Add("--rows", &rows_, "Row slice BEGIN:END on block boundaries");
     options.Add("--cols", &cols_, "Column slice BEGIN:END on block boundaries");

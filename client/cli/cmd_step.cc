@@ -61,7 +61,9 @@ class StepCommand final : public Command {
     }
     if (!samples.empty()) Report(context, *ready, samples);
     if (!back.ok()) return context.NodeError(back, kLookAtLevers);
-    return interrupt.asked() ? kFailed : kOk;
+    if (!interrupt.asked()) return kOk;
+    return context.NodeError(absl::CancelledError(
+        absl::StrFormat("asked to stop after %d of %d steps", samples.size(), steps_)));
   }
 
  private:

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <csignal>
+
 #include "service/server.h"
 #include "tests/client/support/run_app.h"
 #include "tests/client/support/small_node.h"
@@ -61,6 +63,20 @@ TEST(StepCommand, OnANodeLeversAreTurnedAndTurnedBack) {
   EXPECT_THAT(run.out, HasSubstr("cpu_w8a16_blockfold"));
   const AppRun json = RunFulcrum(With({"--json"}, step));
   EXPECT_EQ(json.Json()["lever_epochs"].size(), 1u);
+  EXPECT_EQ(node.Lever("m16_tc"), "off");
+}
+
+TEST(StepCommand, AStopIsToldAndLeversGoBack) {
+  const test::SmallNode node;
+  std::thread interrupts([&] {
+    while (node.Lever("m16_tc") == "off") std::this_thread::yield();
+    std::raise(SIGTERM);  // the command notes it while levers are turned
+  });
+  const AppRun run = RunFulcrum({"--target", node.address(), "step", "--model", "small", "--steps",
+                                 "1000000", "--batch", "2", "--levers", "m16_tc=all"});
+  interrupts.join();
+  EXPECT_EQ(run.exit, 1);
+  EXPECT_THAT(run.err, testing::ContainsRegex("asked to stop after [0-9]+ of 1000000 steps"));
   EXPECT_EQ(node.Lever("m16_tc"), "off");
 }
 

@@ -175,6 +175,49 @@ TEST(LatencyGuards, TheFindingSaysWhatWasMeasured) {
   EXPECT_GT(comparison.comparable(true), 0);
 }
 
+// Sides that meet shapes in other proportions, as by shard: a table of all batches would show the
+// shapes, not the candidate.
+TEST(ComparisonTable, ShowsWhatBothSidesDidAndNothingElse) {
+  CanaryComparison comparison(INFINITY, INFINITY);
+  static constexpr Arm kControl{.name = "control"}, kCanary{.name = "canary"};
+  const auto add = [&](int64_t n, bool canary, double seconds, int times) {
+    const ComparisonCell cell{.device = &comparison,
+                              .family = Family::kAttnQkv,
+                              .rows = 8,
+                              .weights = {{WeightFormat::kFp8Block128, n, 512, &kControl}}};
+    for (int i = 0; i < times; ++i) {
+      comparison.Add(cell, canary ? &kCanary : nullptr, nullptr, seconds, kStart);
+    }
+  };
+  add(200, true, 1e-3, 100);
+  add(768, false, 3e-3, 50);
+  ASSERT_EQ(comparison.Rows().size(), 1u);
+  CanaryComparison::Row row = comparison.Rows()[0];
+  EXPECT_EQ(row.control_batches, 0);
+  EXPECT_EQ(row.canary_batches, 0);
+  EXPECT_EQ(row.control_p50, 0);
+  EXPECT_EQ(row.canary_p99, 0);
+
+  // The canary is as fast as the control on either shape, of which it has more of the small one.
+  add(200, false, 1e-3, 10);
+  add(768, true, 3e-3, 20);
+  row = comparison.Rows()[0];
+  EXPECT_EQ(row.control_batches, 60);
+  EXPECT_EQ(row.canary_batches, 120);
+  EXPECT_NEAR(row.control_seconds, 0.16, 1e-9);
+  EXPECT_NEAR(row.canary_seconds, 0.16, 1e-9);
+  EXPECT_EQ(row.control_p50, row.canary_p50);
+  EXPECT_EQ(row.control_p99, row.canary_p99);
+  EXPECT_EQ(comparison.comparable(true), 120);
+
+  // The newest count, of each side as many.
+  add(200, true, 7e-3, 1000);
+  add(200, false, 5e-3, 1000);
+  row = comparison.Rows()[0];
+  EXPECT_NEAR(row.canary_p50, 7e-3, 1e-8);
+  EXPECT_NEAR(row.control_p50, 5e-3, 1e-8);
+}
+
 TEST(RowBuckets, CoverEveryRowCountOnce) {
   int next = 1;
   for (int rows = 1; rows < 5000; ++rows) {

@@ -91,7 +91,9 @@ TEST_F(LeverNotKept, IsAnErrorInTheLogAndNoEpochIsGivenTwice) {
   EXPECT_EQ(Log("error"), "");
 
   Lose();
+  EXPECT_THAT(server_->metrics().Text(), HasSubstr("fulcrum_lever_journal_behind 0"));
   EXPECT_THAT(Abort(canary).evidence(), HasSubstr("not in the journal"));
+  EXPECT_THAT(server_->metrics().Text(), HasSubstr("fulcrum_lever_journal_behind 1"));
   const std::string errors = Log("error");
   EXPECT_THAT(errors, HasSubstr("lever change not in the journal"));
   EXPECT_THAT(errors, HasSubstr("cause=abort"));
@@ -104,6 +106,7 @@ TEST_F(LeverNotKept, IsAnErrorInTheLogAndNoEpochIsGivenTwice) {
 
   PutBack();
   EXPECT_TRUE(Set("8").ok());
+  EXPECT_THAT(server_->metrics().Text(), HasSubstr("fulcrum_lever_journal_behind 0"));
   EXPECT_EQ(Epoch(), aborted + 1);
   StopNode();
   StartNode();

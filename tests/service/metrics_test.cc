@@ -91,6 +91,7 @@ TEST(Metrics, NamesTypesAndLabelsAreTheContract) {
       {"fulcrum_launches_total", "counter close_reason phase tier"},
       {"fulcrum_lever_changes_total", "counter cause lever"},
       {"fulcrum_lever_epoch", "gauge"},
+      {"fulcrum_lever_journal_behind", "gauge"},
       {"fulcrum_lever_open", "gauge family lever"},
       {"fulcrum_lever_value", "gauge lever"},
       {"fulcrum_queue_bytes", "gauge"},

@@ -149,6 +149,11 @@ TEST_F(ShardServiceTest, AShardsWholeLife) {
   ASSERT_TRUE(Replace(Request("b.safetensors"), &second).ok());
   EXPECT_EQ(second.version(), 2u);
   EXPECT_NE(second.hash(), first.hash());
+  EXPECT_EQ(second.family(), v1::FAMILY_FFN_DOWN);  // levers go by it: new weights keep it
+  auto moved = Request("b.safetensors");
+  moved.set_family(v1::FAMILY_OTHER);
+  ASSERT_TRUE(Replace(moved, &second).ok());
+  EXPECT_EQ(second.family(), v1::FAMILY_OTHER);
 
   ASSERT_TRUE(Load(Request("a.safetensors", "models/n/shards/t")).ok());
   EXPECT_EQ(List().size(), 2u);
@@ -163,7 +168,7 @@ TEST_F(ShardServiceTest, AShardsWholeLife) {
   EXPECT_EQ(DetailOf<google::rpc::ResourceInfo>(gone).resource_name(), kName);
   EXPECT_EQ(Replace(Request("a.safetensors")).error_code(), StatusCode::NOT_FOUND);
   ASSERT_TRUE(Load(request, &first).ok());
-  EXPECT_EQ(first.version(), 3u);  // versions of a name never repeat
+  EXPECT_EQ(first.version(), 4u);  // versions of a name never repeat
 }
 
 TEST_F(ShardServiceTest, AFailedReplacementLeavesTheOldVersionServing) {
