@@ -12,6 +12,8 @@ namespace {
 
 constexpr int kBucketEnds[] = {1, 2, 4, 8, 16, 32, 128, 512, 2048};
 constexpr size_t kRecentTimes = 512;
+// Of a cell that shares its row with many: rows are made while batches wait.
+constexpr size_t kLeastTimes = 4;
 
 // Evidence of groups in the order in which the canary met them counts 1/2, 1/6, 1/12, ... of its
 // value: the weights sum to 1, however many groups there will be, so the weighted sum is evidence
@@ -146,6 +148,9 @@ CanaryComparison::Row CanaryComparison::RowOf(const GroupKey& key, const Group& 
              .canary_ran = group.canary,
              .p50_evidence = group.p50.value(),
              .p99_evidence = group.p99.value()};
+  const auto cells = static_cast<size_t>(std::count_if(
+      group.cells.begin(), group.cells.end(), [](const Cell* cell) { return cell->comparable(); }));
+  const size_t most = std::max(kLeastTimes, kRecentTimes / std::max<size_t>(cells, 1));
   std::vector<float> control, canary;
   for (const Cell* cell : group.cells) {
     if (!cell->comparable()) continue;
@@ -153,7 +158,7 @@ CanaryComparison::Row CanaryComparison::RowOf(const GroupKey& key, const Group& 
     row.canary_batches += cell->canary.batches;
     row.control_seconds += cell->control.seconds;
     row.canary_seconds += cell->canary.seconds;
-    const size_t both = std::min(cell->control.recent.size(), cell->canary.recent.size());
+    const size_t both = std::min({cell->control.recent.size(), cell->canary.recent.size(), most});
     cell->control.CopyTo(both, control);
     cell->canary.CopyTo(both, canary);
   }

@@ -35,7 +35,8 @@ std::vector<prometheus::MetricFamily> CanarySeries::Collect() const {
   kernel.name = "fulcrum_canary_kernel_seconds";
   kernel.help =
       "Kernel stage of the batches that the running or last canary compares, by side; quantiles, "
-      "while it runs, of each side's last 512 of every number of rows and shapes of weights.";
+      "while it runs, of some 512 recent ones of each side, of every number of rows and shapes of "
+      "weights as many.";
   kernel.type = prometheus::MetricType::Summary;
   const std::optional<CanaryReport> report = source_ ? source_() : std::nullopt;
   if (report.has_value()) {
