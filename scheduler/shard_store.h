@@ -62,7 +62,7 @@ struct ShardInfo {
 
 struct LoadRequest {
   std::string name;
-  std::optional<Family> family;  // none: a replaced shard's own, else kOther
+  std::optional<Family> family = {};  // none: a replaced shard's own, else kOther
   std::shared_ptr<const WeightSource> source;
   bool allow_nan = false;   // otherwise NaN codes and non-finite scales refuse the load
   std::string device;       // "" = place on the backend with the most room
