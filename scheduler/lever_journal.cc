@@ -119,9 +119,8 @@ absl::StatusOr<Records> ReadRecords(const std::string& path, std::string_view re
       if (last && torn && MayBeCutShort(rest.substr(0, end))) return out;
       return absl::DataLossError(absl::StrFormat(
           "lever journal %s: line %d (byte %d) is damaged: %s. That is not what a crash leaves of "
-          "a "
-          "last record. Restore the file, or move it away to start with the levers of "
-          "the configuration",
+          "a last record. Restore the file, or move it away to start with the levers of the "
+          "configuration",
           path, line, out.size, std::string(step.status().message())));
     }
     epoch = step->front().epoch;

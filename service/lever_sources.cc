@@ -126,8 +126,7 @@ absl::StatusOr<NodeLevers> StartLevers(const Config& config, std::string_view ba
   if (opened->dropped_bytes > 0) {
     levers.warnings.push_back(
         absl::StrFormat("%s: dropped line %d, its last %d bytes: the beginning of a record, as a "
-                        "crash leaves it of "
-                        "a change that was not yet acknowledged",
+                        "crash leaves it of a change that was not yet acknowledged",
                         config.lever_journal, opened->steps.size() + 1, opened->dropped_bytes));
   }
   return levers;

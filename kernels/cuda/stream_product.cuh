@@ -52,8 +52,8 @@ struct StreamProduct {
         warp(__shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32, 0)),
         x(SharedAddress(shared)) {}
 
-  // Where this thread's sums of an own unit and column tile are.
-  static constexpr int kUnitSums = kTiles * kMeetingBytes;
+  static constexpr int kUnitSums = kTiles * kMeetingBytes;  // bytes of a unit
+  // Where this thread's sums of an own unit and column tile are, in shared memory.
   __device__ __forceinline__ uint32_t Sums(int unit, int column_tile) const {
     return x + p.sums + (unit - units.own_first) * kUnitSums + column_tile * kMeetingBytes +
            lane * 16;

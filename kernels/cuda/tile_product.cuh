@@ -20,6 +20,17 @@
 
 namespace fulcrum::cuda {
 
+// Steps of a tile as the A operand, four registers each.
+template <class Weights, int kRegisters>
+__device__ __forceinline__ void MakeOperand(const Weights& weights, uint32_t (&a)[kRegisters]) {
+#pragma unroll
+  for (int step = 0; step < kRegisters / 4; ++step) {
+    const StepPairs pairs = weights.Step(step);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) a[4 * step + i] = pairs.pair[i];
+  }
+}
+
 // What a stage of the ring holds of a tile, kSteps steps of its block, and how it becomes the A
 // operand: four registers a step.
 template <bool kNan>
@@ -31,12 +42,7 @@ struct Fp8Operand {
     Fp8Fragment<kNan> weights;
 #pragma unroll
     for (int i = 0; i < 4; ++i) weights.quarter[i].LoadShared(at + lane * 16, 2 * i);
-#pragma unroll
-    for (int step = 0; step < kSteps; ++step) {
-      const StepPairs pairs = weights.Step(step);
-#pragma unroll
-      for (int i = 0; i < 4; ++i) a[4 * step + i] = pairs.pair[i];
-    }
+    MakeOperand(weights, a);
   }
 };
 struct Bf16Operand {
@@ -46,12 +52,7 @@ struct Bf16Operand {
   static __device__ __forceinline__ void Read(uint32_t at, int lane, uint32_t (&a)[4 * kSteps]) {
     Bf16Steps<kSteps> weights;
     weights.LoadShared(at + lane * 16, 0);
-#pragma unroll
-    for (int step = 0; step < kSteps; ++step) {
-      const StepPairs pairs = weights.Step(step);
-#pragma unroll
-      for (int i = 0; i < 4; ++i) a[4 * step + i] = pairs.pair[i];
-    }
+    MakeOperand(weights, a);
   }
 };
 

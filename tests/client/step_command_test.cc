@@ -4,6 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <csignal>
+#include <string>
+#include <thread>
+#include <vector>
 
 #include "service/server.h"
 #include "tests/client/support/run_app.h"
