@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "kernels/cuda/arms.h"
+#include "kernels/cuda/cuda_status.h"
 #include "kernels/cuda/device_query.h"
 #include "kernels/cuda/measured.h"
 #include "kernels/cuda/probe.h"

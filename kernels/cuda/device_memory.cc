@@ -1,4 +1,4 @@
-// The runtime's allocation calls and the one translation of its error codes.
+// The runtime's allocation calls.
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/cuda/device_memory.h"
 
@@ -8,8 +8,7 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
-#include "kernels/cuda/launch.h"
+#include "kernels/cuda/cuda_status.h"
 
 namespace fulcrum::cuda {
 namespace {
@@ -18,17 +17,6 @@ std::atomic<uint64_t> given_up = 0;  // a bit a device; no machine has 64
 uint64_t Bit(int device) { return uint64_t{1} << (device % 64); }
 
 }  // namespace
-
-absl::Status CudaStatus(cudaError_t error, const char* call) {
-  if (error == cudaSuccess) return absl::OkStatus();
-  // The runtime keeps the code per thread, and an arm that asks for the error of its own launch
-  // would be given this one.
-  cudaGetLastError();
-  const std::string text =
-      absl::StrFormat("%s: %s (%s)", call, cudaGetErrorString(error), cudaGetErrorName(error));
-  return error == cudaErrorMemoryAllocation ? absl::ResourceExhaustedError(text)
-                                            : absl::InternalError(text);
-}
 
 void GiveUp(int device) { given_up |= Bit(device); }
 bool GivenUp(int device) { return (given_up.load(std::memory_order_relaxed) & Bit(device)) != 0; }

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/cuda/graph_cache.h"
 
+#include "kernels/cuda/cuda_status.h"
 #include "kernels/cuda/launch.h"
 
 namespace fulcrum::cuda {

@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/cuda/launch.h"
 
+#include "kernels/cuda/cuda_status.h"
+
 namespace fulcrum::cuda {
 
 absl::StatusOr<CudaContext> ContextOf(int ordinal, const DeviceInfo& device) {

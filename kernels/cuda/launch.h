@@ -7,7 +7,6 @@
 #include <atomic>
 #include <cstdint>
 
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "kernels/backend.h"
 #include "kernels/cuda/layout.h"
@@ -79,9 +78,5 @@ class CudaWeight : public ResidentWeight {
   static inline std::atomic<uint64_t> last_serial_ = 0;
   const uint64_t serial_ = ++last_serial_;
 };
-
-// The status of a runtime call: INTERNAL with the call and CUDA's own words, RESOURCE_EXHAUSTED
-// when memory ran out.
-absl::Status CudaStatus(cudaError_t error, const char* call);
 
 }  // namespace fulcrum::cuda

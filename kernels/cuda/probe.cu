@@ -3,10 +3,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <utility>
 
+#include "kernels/cuda/cuda_status.h"
 #include "kernels/cuda/device_memory.h"
 #include "kernels/cuda/hopper.cuh"
 #include "kernels/cuda/launch.h"
-#include "kernels/cuda/mma_product.cuh"
+#include "kernels/cuda/mma_step.cuh"
 #include "kernels/cuda/probe.h"
 #include "kernels/numerics/tensor_core.h"
 

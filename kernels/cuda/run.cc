@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/cuda/brief_lock.h"
 #include "kernels/cuda/cuda_backend.h"
+#include "kernels/cuda/cuda_status.h"
 #include "kernels/ladder/ladder.h"
 
 namespace fulcrum::cuda {

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "kernels/cuda/checksum.h"
-#include "kernels/cuda/launch.h"
+#include "kernels/cuda/cuda_status.h"
 
 namespace fulcrum::cuda {
 

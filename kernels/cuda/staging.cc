@@ -7,6 +7,7 @@
 #include <span>
 #include <utility>
 
+#include "kernels/cuda/cuda_status.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/pack.h"
 

@@ -6,8 +6,8 @@
 #include <thread>
 
 #include "absl/strings/str_cat.h"
+#include "kernels/cuda/cuda_status.h"
 #include "kernels/cuda/device_memory.h"
-#include "kernels/cuda/launch.h"
 
 namespace fulcrum::cuda {
 

@@ -6,7 +6,7 @@
 #include <thread>
 
 #include "absl/strings/str_cat.h"
-#include "kernels/cuda/launch.h"
+#include "kernels/cuda/cuda_status.h"
 
 namespace fulcrum::cuda {
 namespace {

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/cuda/cublaslt.h"
 #include "kernels/cuda/cuda_backend.h"
+#include "kernels/cuda/cuda_status.h"
 #include "kernels/cuda/w8a8.h"
 
 namespace fulcrum::cuda {

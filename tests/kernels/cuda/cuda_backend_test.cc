@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "kernels/backend_factory.h"
+#include "kernels/cuda/cuda_status.h"
 #include "kernels/cuda/device_query.h"
 #include "tests/kernels/cuda/cuda_cases.h"
 

@@ -9,6 +9,7 @@
 #include <cstdlib>
 
 #include "kernels/cuda/cuda_backend.h"
+#include "kernels/cuda/cuda_status.h"
 #include "kernels/cuda/stream.h"
 #include "kernels/cuda/wait.h"
 #include "tests/kernels/cuda/cuda_cases.h"
