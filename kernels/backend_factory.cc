@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "kernels/cpu/cpu_backend.h"
 #ifdef FULCRUM_HAS_CUDA
-#include "kernels/cuda/cuda_backend.h"
+#include "kernels/cuda/runtime/cuda_backend.h"
 #endif
 
 namespace fulcrum {

@@ -5,7 +5,7 @@
 #include <span>
 
 #include "absl/status/status.h"
-#include "kernels/cuda/cuda_status.h"  // what every arm ends with
+#include "kernels/cuda/host/cuda_status.h"  // what every arm ends with
 #include "kernels/ladder/arm.h"
 
 namespace fulcrum::cuda {

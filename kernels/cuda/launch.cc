@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/cuda/launch.h"
 
-#include "kernels/cuda/cuda_status.h"
+#include "kernels/cuda/host/cuda_status.h"
 
 namespace fulcrum::cuda {
 

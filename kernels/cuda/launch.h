@@ -9,7 +9,7 @@
 
 #include "absl/status/statusor.h"
 #include "kernels/backend.h"
-#include "kernels/cuda/layout.h"
+#include "kernels/cuda/layout/layout.h"
 #include "kernels/ladder/arm.h"
 
 namespace fulcrum::cuda {

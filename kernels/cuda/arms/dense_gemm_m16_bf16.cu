@@ -1,7 +1,7 @@
 // bf16, class mma, 1 to 32 rows in one pass over the weights.
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/cuda/arms.h"
-#include "kernels/cuda/one_pass_arm.cuh"
+#include "kernels/cuda/mma/one_pass_arm.cuh"
 
 namespace fulcrum::cuda {
 

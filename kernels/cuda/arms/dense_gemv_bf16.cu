@@ -1,8 +1,8 @@
 // bf16, class exact, every M.
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/cuda/arms.h"
-#include "kernels/cuda/exact_launch.cuh"
-#include "kernels/cuda/exact_product.cuh"
+#include "kernels/cuda/exact/exact_launch.cuh"
+#include "kernels/cuda/exact/exact_product.cuh"
 
 namespace fulcrum::cuda {
 

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "kernels/cuda/arms.h"
-#include "kernels/cuda/kernel_launch.h"
-#include "kernels/cuda/q2_imma_kernel.cuh"
+#include "kernels/cuda/device/kernel_launch.h"
+#include "kernels/cuda/q2/q2_imma_kernel.cuh"
 
 namespace fulcrum::cuda {
 namespace {

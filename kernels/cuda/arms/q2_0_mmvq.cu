@@ -2,7 +2,7 @@
 // weight rows a thread block where K is so large that each thread has a chunk and more.
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/cuda/arms.h"
-#include "kernels/cuda/q2_lane_arm.cuh"
+#include "kernels/cuda/q2/q2_lane_arm.cuh"
 
 namespace fulcrum::cuda {
 

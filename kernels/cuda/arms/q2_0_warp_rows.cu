@@ -1,8 +1,8 @@
 // q2_0, class exact, one to four rows: a warp owns a few weight rows and plays all virtual threads.
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/cuda/arms.h"
-#include "kernels/cuda/q2_lane_arm.cuh"
-#include "kernels/cuda/q2_stream_rows.cuh"
+#include "kernels/cuda/q2/q2_lane_arm.cuh"
+#include "kernels/cuda/q2/q2_stream_rows.cuh"
 
 namespace fulcrum::cuda {
 namespace {

@@ -1,7 +1,7 @@
 // fp8, class mma, up to 16 rows, 64 weight rows a warp.
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/cuda/arms.h"
-#include "kernels/cuda/mma_arm.cuh"
+#include "kernels/cuda/mma/mma_arm.cuh"
 
 namespace fulcrum::cuda {
 

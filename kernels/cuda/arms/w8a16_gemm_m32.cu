@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "kernels/cuda/arms.h"
-#include "kernels/cuda/one_pass_arm.cuh"
+#include "kernels/cuda/mma/one_pass_arm.cuh"
 
 namespace fulcrum::cuda {
 

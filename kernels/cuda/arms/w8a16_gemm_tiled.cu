@@ -1,8 +1,8 @@
 // fp8, class mma, prefill of any number of rows. Few rows are a decode batch's work.
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/cuda/arms.h"
-#include "kernels/cuda/mma_arm.cuh"
-#include "kernels/cuda/tile_product.cuh"
+#include "kernels/cuda/mma/mma_arm.cuh"
+#include "kernels/cuda/mma/tile_product.cuh"
 
 namespace fulcrum::cuda {
 

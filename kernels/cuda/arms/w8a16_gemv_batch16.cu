@@ -1,7 +1,7 @@
 // fp8, class exact, five to 32 rows on one pass over the weights.
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/cuda/arms.h"
-#include "kernels/cuda/exact_arm.cuh"
+#include "kernels/cuda/exact/exact_arm.cuh"
 
 namespace fulcrum::cuda {
 

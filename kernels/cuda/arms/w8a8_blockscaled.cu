@@ -1,7 +1,7 @@
 // fp8, class w8a8, prefill of any number of rows: as many at a time as the scratch holds codes of.
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/cuda/arms.h"
-#include "kernels/cuda/w8a8.h"
+#include "kernels/cuda/w8a8/w8a8.h"
 
 namespace fulcrum::cuda {
 

@@ -4,9 +4,9 @@
 #include <algorithm>
 
 #include "kernels/cuda/arms.h"
-#include "kernels/cuda/cublaslt.h"
 #include "kernels/cuda/launch.h"
-#include "kernels/cuda/w8a8.h"
+#include "kernels/cuda/w8a8/cublaslt.h"
+#include "kernels/cuda/w8a8/w8a8.h"
 
 namespace fulcrum::cuda {
 namespace {

@@ -22,8 +22,8 @@
 #include "kernels/bench/shape_option.h"
 #include "kernels/cuda/bench/graph_timer.h"
 #include "kernels/cuda/bench/trace_blocks.h"
-#include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/launch.h"
+#include "kernels/cuda/runtime/cuda_backend.h"
 #include "kernels/formats/bf16.h"
 #include "kernels/ladder/ladder.h"
 

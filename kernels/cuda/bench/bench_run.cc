@@ -23,8 +23,8 @@
 #include "kernels/bench/bench_weight.h"
 #include "kernels/bench/report.h"
 #include "kernels/bench/shape_option.h"
-#include "kernels/cuda/cuda_backend.h"
-#include "kernels/cuda/graph_cache.h"
+#include "kernels/cuda/runtime/cuda_backend.h"
+#include "kernels/cuda/runtime/graph_cache.h"
 #include "kernels/formats/bf16.h"
 
 namespace fulcrum::bench {

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "kernels/cuda/bench/dequantise.h"
-#include "kernels/cuda/quantise.h"
+#include "kernels/cuda/w8a8/quantise.h"
 
 namespace fulcrum::bench {
 namespace {

@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "kernels/cuda/cublaslt.h"
 #include "kernels/cuda/launch.h"
+#include "kernels/cuda/w8a8/cublaslt.h"
 
 namespace fulcrum::bench {
 

@@ -2,8 +2,8 @@
 // with a trace in them.
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/cuda/bench/trace_blocks.h"
-#include "kernels/cuda/block_trace.cuh"
-#include "kernels/cuda/fragment.cuh"
+#include "kernels/cuda/device/block_trace.cuh"
+#include "kernels/cuda/gemm/fragment.cuh"
 
 namespace fulcrum::cuda {
 
@@ -50,7 +50,7 @@ struct BlockTrace<TracedQuarter> : Tracing {};
 }  // namespace fulcrum::cuda
 
 // After the specialisations.
-#include "kernels/cuda/one_pass_arm.cuh"
+#include "kernels/cuda/mma/one_pass_arm.cuh"
 
 namespace fulcrum::bench {
 namespace {

@@ -5,7 +5,7 @@
 
 #include <utility>
 
-#include "kernels/cuda/cuda_backend.h"
+#include "kernels/cuda/runtime/cuda_backend.h"
 
 namespace fulcrum::test {
 

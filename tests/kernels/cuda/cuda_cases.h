@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "kernels/cuda/cuda_backend.h"
+#include "kernels/cuda/runtime/cuda_backend.h"
 #include "kernels/ladder/ladder.h"
 #include "kernels/weights/synthetic.h"
 #include "tests/support/arm_cases.h"

@@ -1,0 +1,94 @@
+// How the K segments of a tile, summed by different thread blocks, become one result: whoever does
+// not finish a tile leaves its sums in the workspace; who does waits for the words themselves (all
+// of them differ from what a clean workspace holds), adds in ascending order, stores, and leaves
+// the words clean. So thread blocks that meet must run at once.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/cuda/gemm/targets.cuh"
+#include "kernels/cuda/gemm/workspace.cuh"
+
+namespace fulcrum::cuda {
+
+inline constexpr int kSumsTogether = 4;        // asked for together
+inline constexpr int kMeetingBytes = 32 * 16;  // of one segment of a tile's column tile
+
+// A 16-byte word a thread. tile: of the launch's part.
+template <int kTiles>
+__device__ __forceinline__ uint4* Meeting(const TargetLaunch& p, int tile, int segment,
+                                          int column_tile, int lane) {
+  return p.workspace + ((int64_t{tile} * p.segments + segment) * kTiles + column_tile) * 32 + lane;
+}
+
+template <int kTiles>
+__device__ __forceinline__ void LeaveSum(const TargetLaunch& p, int tile, int segment,
+                                         int column_tile, int lane, const float (&sum)[4]) {
+  WorkspaceStore(
+      Meeting<kTiles>(p, tile, segment, column_tile, lane),
+      make_uint4(NeverClean(sum[0]), NeverClean(sum[1]), NeverClean(sum[2]), NeverClean(sum[3])));
+}
+
+// Segments of a tile's column tile whose sums are in this thread block's shared memory, from `at`
+// on, `pitch` bytes apart: those from `first` to before `end`.
+struct SumsHere {
+  int first, end;
+  uint32_t at, pitch;
+  __device__ __forceinline__ bool Has(int segment) const {
+    return segment >= first && segment < end;
+  }
+  __device__ __forceinline__ float4 Load(int segment) const {
+    return SharedLoadF32(at + (segment - first) * pitch);
+  }
+};
+
+// For a whole warp. What is not here another thread block left. All of this is run once or twice,
+// at the very end, when everybody waits for it: few instructions, and no special registers.
+template <int kTiles>
+__device__ __forceinline__ void FinishTile(const TargetLaunch& p, int tile, int column_tile,
+                                           int lane, const SumsHere& here) {
+  const int segments = p.segments;
+  uint4* const meeting = Meeting<kTiles>(p, tile, 0, column_tile, lane);
+  float sum[4] = {};
+  for (int first = 0; first < segments; first += kSumsTogether) {
+    uint4 left[kSumsTogether];
+    bool arrived = false;
+    while (!arrived) {
+      arrived = true;
+#pragma unroll
+      for (int i = 0; i < kSumsTogether; ++i) {
+        if (first + i < segments && !here.Has(first + i)) {
+          left[i] = WorkspaceLoad(meeting + (first + i) * (kTiles * 32));
+        }
+      }
+#pragma unroll
+      for (int i = 0; i < kSumsTogether; ++i) {
+        if (first + i < segments && !here.Has(first + i)) {
+          arrived = arrived && Arrived(left[i]);
+        }
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kSumsTogether; ++i) {
+      const int segment = first + i;
+      if (segment >= segments) continue;
+      float4 part;
+      if (here.Has(segment)) {
+        part = here.Load(segment);
+      } else {
+        part = make_float4(__uint_as_float(left[i].x), __uint_as_float(left[i].y),
+                           __uint_as_float(left[i].z), __uint_as_float(left[i].w));
+        WorkspaceStore(meeting + segment * (kTiles * 32),
+                       make_uint4(kClean, kClean, kClean, kClean));
+      }
+      sum[0] = __fadd_rn(sum[0], part.x);
+      sum[1] = __fadd_rn(sum[1], part.y);
+      sum[2] = __fadd_rn(sum[2], part.z);
+      sum[3] = __fadd_rn(sum[3], part.w);
+    }
+  }
+  p.Store(tile, column_tile, lane, sum);
+}
+
+}  // namespace fulcrum::cuda

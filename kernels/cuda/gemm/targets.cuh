@@ -1,0 +1,129 @@
+// A launch of class mma over one or several weights that share their activations.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <span>
+
+#include "kernels/cuda/gemm/mma_step.cuh"
+#include "kernels/cuda/gemm/product.cuh"
+#include "kernels/cuda/layout/layout.h"
+#include "kernels/ladder/arm.h"
+
+namespace fulcrum::cuda {
+
+inline constexpr int kMostTargets = 4;  // of one launch
+
+struct Target {
+  const std::byte* codes;
+  const float* scales;
+  void* y;
+  int64_t y_pitch, n;
+  int first_tile;  // of the launch's tiles: those of all targets in turn
+};
+
+// Where a thread's results of a column tile of a tile go: weight rows 0 and 8 from `at` on, of
+// activation rows 0 and 1.
+struct ResultPlace {
+  std::byte* at;
+  int64_t pitch;      // bytes
+  int rows, columns;  // that there are from there on: some, none, or less than none
+
+  __device__ __forceinline__ void Store(const float (&sum)[4], bool f32) const {
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      if (e / 2 * 8 >= rows || e % 2 >= columns) continue;
+      StoreResult(at + e % 2 * pitch, f32, e / 2 * 8, sum[e]);
+    }
+  }
+  // Worked out by now, not where it is used.
+  __device__ __forceinline__ void HeldNow() {
+    asm volatile("" : "+l"(at), "+l"(pitch), "+r"(rows), "+r"(columns));
+  }
+};
+
+struct TargetLaunch {
+  int target_count;
+  int first_tile;  // of the part of the tiles that this launch works on
+  int blocks, segment_blocks, segments;
+  int m;
+  bool y_f32;
+  uint4* workspace;
+  Target targets[kMostTargets];
+
+  // Of a tile counted from the first of all targets.
+  __device__ __forceinline__ const Target& TargetOf(int tile) const {
+    int t = 0;
+    while (t + 1 < target_count && tile >= targets[t + 1].first_tile) ++t;
+    return targets[t];
+  }
+  // A tile's codes from `block` on; the next block is kPanelTiles blocks further. tile: of the
+  // part.
+  __device__ __forceinline__ const std::byte* Codes(int tile, int block, int block_bytes) const {
+    const Target& target = TargetOf(tile + first_tile);
+    const int row_tile = tile + first_tile - target.first_tile;
+    return target.codes + ((int64_t{row_tile / kPanelTiles} * blocks + block) * kPanelTiles +
+                           row_tile % kPanelTiles) *
+                              block_bytes;
+  }
+  __device__ __forceinline__ const float* Scales(int tile, int block) const {
+    const Target& target = TargetOf(tile + first_tile);
+    const int row = (tile + first_tile - target.first_tile) * kTileRows;
+    return target.scales + int64_t{row / kScaleRows} * blocks + block;
+  }
+  __device__ __forceinline__ ResultPlace PlaceOf(int tile, int column_tile, int lane) const {
+    const Target& target = TargetOf(tile + first_tile);
+    const int64_t row = int64_t{tile + first_tile - target.first_tile} * kTileRows + lane / 4;
+    const int column = column_tile * kMmaColumns + lane % 4 * 2;
+    const int size = y_f32 ? 4 : 2;
+    const int64_t pitch = target.y_pitch * size;
+    return {static_cast<std::byte*>(target.y) + column * pitch + row * size, pitch,
+            static_cast<int>(min(target.n - row, int64_t{kTileRows})), m - column};
+  }
+  // The results of one column tile of a tile, as Mma leaves them.
+  __device__ __forceinline__ void Store(int tile, int column_tile, int lane,
+                                        const float (&sum)[4]) const {
+    PlaceOf(tile, column_tile, lane).Store(sum, y_f32);
+  }
+};
+
+// A launch's weights: as many as kMostTargets at a time.
+inline std::span<const Target> TargetsOf(const ArmArgs& args, std::span<const Sibling> siblings,
+                                         std::array<Target, kMostTargets>& targets) {
+  const auto target = [](const ResidentWeight* of, void* y, int64_t y_pitch, int first_tile) {
+    const auto& weight = *static_cast<const CudaWeight*>(of);
+    return Target{weight.codes(), weight.scales(), y, y_pitch, weight.layout().n, first_tile};
+  };
+  targets[0] = target(args.weight, args.output, args.output_pitch, 0);
+  size_t count = 1;
+  for (const Sibling& sibling : siblings) {
+    const Target& before = targets[count - 1];
+    const auto tiles = static_cast<int>((before.n + kTileRows - 1) / kTileRows);
+    targets[count] =
+        target(sibling.weight, sibling.output, sibling.output_pitch, before.first_tile + tiles);
+    ++count;
+  }
+  return std::span(targets).first(count);
+}
+
+inline int TilesOf(std::span<const Target> targets) {
+  return targets.back().first_tile +
+         static_cast<int>((targets.back().n + kTileRows - 1) / kTileRows);
+}
+
+inline void Fill(const Product& p, std::span<const Target> targets, const CudaContext& context,
+                 TargetLaunch* launch) {
+  std::copy(targets.begin(), targets.end(), launch->targets);
+  launch->target_count = static_cast<int>(targets.size());
+  launch->first_tile = 0;
+  launch->blocks = p.blocks;
+  launch->segment_blocks = p.segment_blocks;
+  launch->segments = p.segments;
+  launch->m = p.m;
+  launch->y_f32 = p.y_f32;
+  launch->workspace = reinterpret_cast<uint4*>(context.workspace);
+}
+
+}  // namespace fulcrum::cuda

@@ -1,0 +1,32 @@
+// What the kernels of prefill share: thread blocks of two warpgroups that multiply and one that
+// copies, in clusters, which stay and take tile after tile.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include "kernels/cuda/device/hopper_tile.cuh"
+#include "kernels/cuda/device/kernel_launch.h"
+#include "kernels/cuda/device/ring.cuh"
+#include "kernels/cuda/launch.h"
+
+namespace fulcrum::cuda {
+
+inline constexpr int kTileWarps = 8;  // that multiply
+inline constexpr int kTileThreads = kTileWarps * 32 + 128;
+
+struct TilePlan {
+  int column_tiles;  // of activations; neighbours of one launch read the same weights
+  int tiles;         // column tiles times what a cluster has of weights
+  int stages;        // of the ring
+};
+
+// A launch of `clusters` clusters of `size` thread blocks.
+inline KernelGrid TileGrid(int clusters, int size, int shared_bytes) {
+  return {.thread_blocks = dim3(static_cast<unsigned>(clusters * size)),
+          .threads = kTileThreads,
+          .shared_bytes = shared_bytes,
+          .cluster = size};
+}
+
+}  // namespace fulcrum::cuda

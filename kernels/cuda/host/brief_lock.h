@@ -1,0 +1,37 @@
+// A lock for what is held for microseconds by threads that spin anyway: it spins before it sleeps,
+// since waking up takes longer than any turn does.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "kernels/cuda/host/wait.h"
+
+namespace fulcrum::cuda {
+
+class ABSL_SCOPED_LOCKABLE BriefLock {
+ public:
+  explicit BriefLock(absl::Mutex* mutex)
+      ABSL_EXCLUSIVE_LOCK_FUNCTION(mutex) ABSL_NO_THREAD_SAFETY_ANALYSIS : mutex_(mutex) {
+    // Several turns of all slots.
+    constexpr auto kSpin = std::chrono::microseconds(100);
+    const auto last = std::chrono::steady_clock::now() + kSpin;
+    while (!mutex->TryLock()) {
+      if (std::chrono::steady_clock::now() > last) {
+        mutex->Lock();
+        return;
+      }
+      for (int i = 0; i < 8; ++i) Pause();
+    }
+  }
+  ~BriefLock() ABSL_UNLOCK_FUNCTION() { mutex_->Unlock(); }
+  BriefLock(const BriefLock&) = delete;
+  BriefLock& operator=(const BriefLock&) = delete;
+
+ private:
+  absl::Mutex* const mutex_;
+};
+
+}  // namespace fulcrum::cuda

@@ -1,0 +1,61 @@
+// See block_plan.h.
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/cuda/mma/block_plan.h"
+
+#include <algorithm>
+
+namespace fulcrum::cuda {
+namespace {
+
+constexpr int Ceil(int a, int b) { return (a + b - 1) / b; }
+
+constexpr int kColumnTileBytes = 8 * 128 * 2;  // of one block's activations
+// A warp for a unit keeps a multiprocessor busy from so many units on.
+constexpr int kUnitsEnough = 8;
+// Of a warp, at most: more is better streamed, and so is more than one that it cannot hold.
+constexpr int kHeldBlocks = 4, kBlocks = 1;
+// Thread blocks of a cluster.
+constexpr int kMostRanks = 4;
+// How many clusters run at once: a cluster lies within one group of multiprocessors, and groups
+// differ (of four thread blocks 30 find room on an H200, of 132 multiprocessors).
+int Clusters(int multiprocessors, int ranks) {
+  return ranks > 2 ? multiprocessors / ranks - 3 : multiprocessors / ranks;
+}
+// What a multiprocessor takes in while sums of one of the others are waited for.
+constexpr int kMeetingCost = 13 << 10;
+
+}  // namespace
+
+BlockPlan PlanBlocks(const StreamShape& shape, const StreamDevice& device) {
+  if (Ceil(shape.tiles * shape.segments, device.multiprocessors) >= kUnitsEnough) return {};
+  const int most_blocks =
+      shape.column_tiles * shape.block_bytes < kBlockNotHeld ? kHeldBlocks : kBlocks;
+  BlockPlan best;
+  int least_cost = 0;
+  for (int ranks = 1; ranks <= std::min({shape.segments, device.multiprocessors, kMostRanks});
+       ++ranks) {
+    if (shape.segments % ranks != 0) continue;
+    BlockPlan plan = {.ranks = ranks, .rank_segments = shape.segments / ranks};
+    const int clusters = Clusters(device.multiprocessors, ranks);
+    if (clusters < 1) continue;
+    plan.group_tiles = Ceil(shape.tiles, clusters);
+    plan.groups = Ceil(shape.tiles, plan.group_tiles);
+    const int blocks = plan.rank_segments * shape.segment_blocks;
+    const int items = plan.group_tiles * blocks;
+    plan.warps = std::min(items, BlockMaxWarps(shape.column_tiles, shape.block_bytes));
+    const int activations = blocks * shape.column_tiles * kColumnTileBytes;
+    plan.sums_here = Ceil(plan.group_tiles * shape.column_tiles, ranks);
+    plan.shared_bytes = activations +
+                        (items * shape.column_tiles + plan.sums_here * shape.segments) * kSumBytes +
+                        16;
+    const int cost = activations + items * shape.block_bytes + (ranks - 1) * kMeetingCost;
+    if (plan.shared_bytes > device.max_shared_bytes || items > most_blocks * plan.warps) continue;
+    if (best.ranks == 0 || cost < least_cost) {
+      best = plan;
+      least_cost = cost;
+    }
+  }
+  return best;
+}
+
+}  // namespace fulcrum::cuda

@@ -1,0 +1,115 @@
+// Class mma for fp8 and bf16 (order.h): weights are the 16-row operand of mma.m16n8k16, columns the
+// 8-wide one, so a pass over the weights serves 8 columns an instruction. A warp owns a K segment
+// of a few tiles; the warps of a thread block are the segments of one product. A fresh inner sum a
+// block of 128 K, folded with the block's scale.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+
+#include "kernels/cuda/device/block_trace.cuh"
+#include "kernels/cuda/gemm/fragment.cuh"
+#include "kernels/cuda/gemm/mma_step.cuh"
+#include "kernels/cuda/gemm/product.cuh"
+
+namespace fulcrum::cuda {
+
+inline constexpr int kMmaMaxWarps = 8;
+
+template <class Weights, int kTiles, int kColumnTiles>
+__global__ void __launch_bounds__(kMmaMaxWarps * 32) MmaProduct(Product p) {
+#if __CUDA_ARCH__ >= 800
+  [[maybe_unused]] const BlockTrace<Weights> trace;
+  extern __shared__ float sums[];  // [segment][column][row]
+  constexpr int kRows = kTiles * kTileRows, kColumns = kColumnTiles * kMmaColumns;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
+  const int first_tile = static_cast<int>(blockIdx.x) * kTiles;
+  const float* const scales =
+      Weights::kScaled ? p.scales + int64_t{first_tile * kTileRows / kScaleRows} * p.blocks
+                       : nullptr;
+  const std::byte* tile_codes[kTiles];
+#pragma unroll
+  for (int i = 0; i < kTiles; ++i) {
+    // Past the last tile its neighbour is computed again and not stored.
+    tile_codes[i] = TileCodes(p, min(first_tile + i, p.tiles - 1), Weights::kBlockBytes);
+  }
+  const uint16_t* x[kColumnTiles];  // of column g of each
+#pragma unroll
+  for (int c = 0; c < kColumnTiles; ++c) {
+    x[c] = p.x + min(c * kMmaColumns + lane / 4, p.m - 1) * p.x_pitch;
+  }
+
+  for (int segment = warp; segment < p.segments; segment += warps) {
+    const int first = segment * p.segment_blocks, end = min(first + p.segment_blocks, p.blocks);
+    float outer[kTiles][kColumnTiles][4] = {};
+    Weights next[kTiles];
+#pragma unroll
+    for (int i = 0; i < kTiles; ++i)
+      next[i].Load(tile_codes[i] + int64_t{first} * kPanelTiles * Weights::kBlockBytes, lane);
+#pragma unroll 1
+    for (int block = first; block < end; ++block) {
+      Weights weights[kTiles];
+#pragma unroll
+      for (int i = 0; i < kTiles; ++i) {
+        weights[i] = next[i];
+        const int ahead = min(block + 1, end - 1);
+        next[i].Load(tile_codes[i] + int64_t{ahead} * kPanelTiles * Weights::kBlockBytes, lane);
+      }
+      const float scale = Weights::kScaled ? __ldg(scales + block) : 1.0f;
+      float inner[kTiles][kColumnTiles][4] = {};
+#pragma unroll
+      for (int step = 0; step < 8; ++step) {
+        const int k = block * kBlockK + step * kStepK + lane % 4 * 2;
+        uint2 columns[kColumnTiles];
+#pragma unroll
+        for (int c = 0; c < kColumnTiles; ++c) columns[c] = LoadActivations(x[c], k);
+#pragma unroll
+        for (int i = 0; i < kTiles; ++i) {
+          const StepPairs pairs = weights[i].Step(step);
+#pragma unroll
+          for (int c = 0; c < kColumnTiles; ++c) Mma(inner[i][c], pairs, columns[c]);
+        }
+      }
+#pragma unroll
+      for (int i = 0; i < kTiles; ++i) {
+#pragma unroll
+        for (int c = 0; c < kColumnTiles; ++c) {
+#pragma unroll
+          for (int e = 0; e < 4; ++e) {
+            outer[i][c][e] = __fmaf_rn(scale, inner[i][c][e], outer[i][c][e]);
+          }
+        }
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kTiles; ++i) {
+#pragma unroll
+      for (int c = 0; c < kColumnTiles; ++c) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+          const int column = c * kMmaColumns + lane % 4 * 2 + e % 2;
+          sums[(segment * kColumns + column) * kRows + i * kTileRows + e / 2 * 8 + lane / 4] =
+              outer[i][c][e];
+        }
+      }
+    }
+  }
+  __syncthreads();
+  AddSegmentsAndStore<kRows>(p, sums, kColumns, int64_t{first_tile} * kTileRows, 0);
+#endif
+}
+
+// m <= 8 kColumnTiles.
+template <class Weights, int kTiles, int kColumnTiles>
+cudaError_t LaunchMma(const Product& p, cudaStream_t stream) {
+  const auto kernel = &MmaProduct<Weights, kTiles, kColumnTiles>;
+  const size_t shared = size_t{4} * p.segments * kColumnTiles * kMmaColumns * kTiles * kTileRows;
+  if (const cudaError_t error = AllowShared(kernel, shared); error != cudaSuccess) {
+    return error;
+  }
+  const int groups = (p.tiles + kTiles - 1) / kTiles;
+  kernel<<<groups, std::min(p.segments, kMmaMaxWarps) * 32, shared, stream>>>(p);
+  return cudaGetLastError();
+}
+
+}  // namespace fulcrum::cuda

@@ -1,0 +1,56 @@
+// One pass over the weights for up to 32 rows: which kernel serves a launch. None of it can change
+// a bit.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <array>
+
+#include "kernels/cuda/mma/block_product.cuh"
+#include "kernels/cuda/mma/mma_arm.cuh"
+#include "kernels/cuda/mma/stream_product.cuh"
+
+namespace fulcrum::cuda {
+
+template <class Quarter, int kTiles>
+cudaError_t LaunchOnePass(const Product& p, std::span<const Target> targets,
+                          const CudaContext& context, bool* serves) {
+  if (const cudaError_t error = LaunchBlocks<Quarter, kTiles>(p, targets, context, serves);
+      *serves || error != cudaSuccess) {
+    return error;
+  }
+  return LaunchStream<Quarter, kTiles>(p, targets, context, serves);
+}
+
+// One kernel for the weight and its siblings. Where that cannot serve, `otherwise` runs each alone.
+template <class Quarter>
+cudaError_t RunOnePass(const ArmArgs& args, cudaError_t (*otherwise)(const ArmArgs&)) {
+  const Product p = MakeProduct(args);
+  const auto& context = *static_cast<const CudaContext*>(args.context);
+  const auto launch = p.m <= 8    ? &LaunchOnePass<Quarter, 1>
+                      : p.m <= 16 ? &LaunchOnePass<Quarter, 2>
+                                  : &LaunchOnePass<Quarter, 4>;
+  ArmArgs part = args;
+  std::span<const Sibling> rest = args.siblings;
+  while (true) {
+    std::array<Target, kMostTargets> targets;
+    const size_t siblings = std::min(rest.size(), targets.size() - 1);
+    bool serves = false;
+    if (const cudaError_t error =
+            launch(p, TargetsOf(part, rest.first(siblings), targets), context, &serves);
+        error != cudaSuccess) {
+      return error;
+    }
+    if (serves) {
+      rest = rest.subspan(siblings);
+    } else if (const cudaError_t error = otherwise(part); error != cudaSuccess) {
+      return error;
+    }
+    if (rest.empty()) return cudaSuccess;
+    part.weight = rest.front().weight;
+    part.output = rest.front().output;
+    part.output_pitch = rest.front().output_pitch;
+    rest = rest.subspan(1);
+  }
+}
+
+}  // namespace fulcrum::cuda

@@ -1,0 +1,66 @@
+// See stream_plan.h.
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/cuda/mma/stream_plan.h"
+
+#include <algorithm>
+
+namespace fulcrum::cuda {
+namespace {
+
+constexpr int Ceil(int a, int b) { return (a + b - 1) / b; }
+
+// Bytes a multiprocessor should have asked for: fewer and the memory idles, more and what is needed
+// next waits behind what is needed later (measured on an H200, RESULTS.md).
+constexpr int kBytesAhead = 76 << 10;
+constexpr int kLeastStages = 2, kMostStages = 4;
+// Producers look for free stages all the time, which others feel: no more than ask in time.
+constexpr int kTwoProducersServe = 12;
+constexpr int kColumnTileBytes = 8 * 128 * 2;  // of one block's activations
+constexpr int kSumBytes = 32 * 16;             // of one unit and column tile
+
+// The plan with that many ranks and warps that go round `rounds` times; its shared_bytes may be too
+// large.
+StreamPlan PlanRounds(const StreamShape& shape, const StreamDevice& device, int ranks, int rounds) {
+  StreamPlan plan = {.ranks = ranks, .rank_segments = shape.segments / ranks};
+  const int units = shape.tiles * plan.rank_segments;
+  const int most = Ceil(units, device.multiprocessors / ranks);
+  // No more groups than bring the largest share down.
+  plan.groups = Ceil(units, most);
+  plan.group_units = units / plan.groups;
+  plan.longer_groups = units % plan.groups;
+  plan.warps = Ceil(most, std::max(rounds, Ceil(most, shape.most_warps)));
+  plan.producers = plan.warps > kTwoProducersServe ? kStreamMostProducers : 2;
+  plan.stages =
+      std::clamp(kBytesAhead / (plan.warps * shape.block_bytes), kLeastStages, kMostStages);
+  plan.finish_in_turn = most > plan.warps;
+  // An own tile lacks at most the units that the group before has.
+  plan.own_tiles = Ceil(Ceil(most, plan.rank_segments) + 1, ranks);
+  plan.own_units = std::min(most, Ceil(Ceil(most, plan.rank_segments), ranks) * plan.rank_segments);
+  plan.shared_bytes =
+      plan.rank_segments * shape.segment_blocks * shape.column_tiles * kColumnTileBytes +
+      plan.warps * plan.stages * (shape.block_bytes + 16) +
+      (plan.rank_segments + plan.own_tiles) * 8 + 16 +
+      plan.own_units * shape.column_tiles * kSumBytes;
+  return plan;
+}
+
+}  // namespace
+
+StreamPlan PlanStream(const StreamShape& shape, const StreamDevice& device) {
+  // As many warps as there are, or else a round more, or else as many rounds as it takes; and as
+  // few ranks as fit, since what one thread block adds up alone needs no meeting.
+  for (int more_rounds = 0; more_rounds <= shape.most_warps; ++more_rounds) {
+    for (int ranks = 1; ranks <= std::min(shape.segments, device.multiprocessors); ++ranks) {
+      if (shape.segments % ranks != 0) continue;
+      StreamPlan plan = PlanRounds(shape, device, ranks, 1);
+      if (more_rounds > 0) {
+        const int units = plan.group_units + (plan.longer_groups > 0 ? 1 : 0);
+        plan = PlanRounds(shape, device, ranks, Ceil(units, plan.warps) + more_rounds);
+      }
+      if (plan.shared_bytes <= device.max_shared_bytes) return plan;
+    }
+  }
+  return {};
+}
+
+}  // namespace fulcrum::cuda

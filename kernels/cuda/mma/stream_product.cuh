@@ -1,0 +1,379 @@
+// Class mma for fp8 and bf16 (order.h) on sm_90 and later, at the speed of the read: one pass over
+// the weights for 1 to 32 columns, and over several weights that share their activations.
+//
+// A warp works on one unit (a K segment of a tile of 16 rows) at a time: its blocks come one after
+// the other through the warp's ring in shared memory, brought by the thread block's producer warps;
+// they are the A operand of mma.m16n8k16, the activations, which stay in shared memory, the B
+// operand. The fold is in registers. Units of tiles that other thread blocks finish come first, so
+// that their sums (meeting.cuh) are there long before they are needed; sums of own units meet in
+// shared memory.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <span>
+
+#include "kernels/cuda/device/block_trace.cuh"
+#include "kernels/cuda/device/grid_order.cuh"
+#include "kernels/cuda/device/hopper.cuh"
+#include "kernels/cuda/device/kernel_launch.h"
+#include "kernels/cuda/device/ring.cuh"
+#include "kernels/cuda/device/tensor_map.h"
+#include "kernels/cuda/gemm/meeting.cuh"
+#include "kernels/cuda/gemm/mma_step.cuh"
+#include "kernels/cuda/gemm/row_copies.cuh"
+#include "kernels/cuda/mma/stream_units.cuh"
+
+namespace fulcrum::cuda {
+
+// Warps that compute, at most: looking for NaN codes takes registers, and so do 32 columns.
+template <class Quarter, int kTiles>
+inline constexpr int kStreamWarps = Quarter::kNan&& kTiles == 4 ? 17 : kStreamMaxWarps;
+
+template <class Quarter, int kTiles>
+struct StreamProduct {
+  static constexpr int kBlockBytes = Quarter::kBlockBytes;
+  static constexpr int kTileX = 8 * 64 * 2;       // a column tile's half block of activations
+  static constexpr int kHalfX = kTiles * kTileX;  // 64 K
+  static constexpr int kBlockX = 2 * kHalfX;
+
+  const StreamArgs& p;
+  const StreamUnits units;
+  const int rank, lane, warp;
+  const uint32_t x;  // shared memory begins with the activations
+
+  __device__ __forceinline__ StreamProduct(const StreamArgs& args, std::byte* shared, int group,
+                                           int rank_)
+      : p(args),
+        units(args, group, rank_),
+        rank(rank_),
+        lane(static_cast<int>(threadIdx.x) % 32),
+        warp(__shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32, 0)),
+        x(SharedAddress(shared)) {}
+
+  static constexpr int kUnitSums = kTiles * kMeetingBytes;  // bytes of a unit
+  // Where this thread's sums of an own unit and column tile are, in shared memory.
+  __device__ __forceinline__ uint32_t Sums(int unit, int column_tile) const {
+    return x + p.sums + (unit - units.own_first) * kUnitSums + column_tile * kMeetingBytes +
+           lane * 16;
+  }
+  // A unit's tile (of the launch's part), first block and number of blocks.
+  __device__ __forceinline__ int TileOf(int unit) const { return p.by_rank_segments(unit); }
+  __device__ __forceinline__ int SegmentOf(int unit) const {  // of this rank's
+    return unit - TileOf(unit) * p.plan.rank_segments;
+  }
+  __device__ __forceinline__ int FirstBlock(int segment) const {
+    return (rank * p.plan.rank_segments + segment) * p.segment_blocks;
+  }
+  __device__ __forceinline__ int Blocks(int segment) const {
+    return min(p.segment_blocks, p.blocks - FirstBlock(segment));
+  }
+
+  __device__ __forceinline__ int FirstOwnTile() const { return TileOf(units.own_first); }
+  __device__ __forceinline__ int OwnTiles() const {
+    return TileOf(units.own_first + units.own_count) - FirstOwnTile();
+  }
+  // Units of an own tile that are here: the first ones can be those of the group before.
+  __device__ __forceinline__ int OwnUnits(int tile) const {
+    const int first = (FirstOwnTile() + tile) * p.plan.rank_segments;
+    return first + p.plan.rank_segments - max(first, units.own_first);
+  }
+
+  // Brings the weights of warps `first`, `first` + plan.producers, ..., a lane each.
+  __device__ __forceinline__ void Produce(int first) {
+    const int served = first + p.plan.producers * lane;
+    const int stages = p.plan.stages;
+    const uint32_t ring = x + p.rings + served * stages * kBlockBytes;
+    const uint32_t ring_full = x + p.full + served * stages * 8;
+    const uint32_t ring_empty = x + p.empty + served * stages * 8;
+    const uint64_t policy = ReadOnce();
+    int item = served < p.plan.warps ? served : units.count, left = 0;
+    const std::byte* next = nullptr;
+    const auto aim = [&] {
+      if (item >= units.count) return;
+      const int unit = units[item], segment = SegmentOf(unit);
+      left = Blocks(segment);
+      next = p.Codes(TileOf(unit), FirstBlock(segment), kBlockBytes);
+    };
+    const auto ask = [&](int stage) {
+      BarrierExpect(ring_full + 8 * stage, kBlockBytes);
+      BulkCopy(ring + stage * kBlockBytes, next, kBlockBytes, ring_full + 8 * stage, policy);
+      next += kPanelTiles * kBlockBytes;
+      if (--left == 0) {
+        item += p.plan.warps;
+        aim();
+      }
+    };
+    aim();
+    // The memory idles until these are asked for, so they wait for nobody: each barrier is made
+    // just before it is needed.
+    for (int i = 0; i < stages && served < p.plan.warps; ++i) {
+      BarrierInit(ring_full + 8 * i, 1);
+      BarriersReady();
+      if (item < units.count) ask(i);
+    }
+    __syncwarp();
+    __syncthreads();
+    Ring at;
+    while (item < units.count) {
+      if (!BarrierPassed(ring_empty + 8 * at.stage, at.phase)) continue;
+      ask(at.stage);
+      at.Next(stages);
+    }
+    __syncwarp();
+    WaitForPreviousGrid();
+  }
+
+  __device__ __forceinline__ void MakeTileBarriers() const {
+    SharedStore32(x + p.taken, 0);
+    for (int tile = 0; tile < OwnTiles(); ++tile) {
+      BarrierInit(x + p.tile_full + 8 * tile, OwnUnits(tile));
+    }
+    BarriersReady();
+  }
+
+  __device__ __forceinline__ void CopyActivations() const {
+    const int first = FirstBlock(0);
+    const RowCopies rows = {.from = p.activations + first * kBlockK,
+                            .pitch = p.activation_pitch,
+                            .m = p.m,
+                            .blocks = min(p.row_blocks, p.blocks - first),
+                            .row_parts = p.row_parts,
+                            .by_row_parts = p.by_row_parts};
+    CopyRows<kHalfX>(rows, x, warp, p.plan.warps, lane);
+  }
+
+  __device__ __forceinline__ void LoadActivations(const CUtensorMap* map) const {
+    for (int s = 0; s < p.plan.rank_segments; ++s) BarrierInit(x + p.x_full + 8 * s, 1);
+    BarriersReady();
+    WaitForPreviousGrid();
+    for (int s = 0; s < p.plan.rank_segments; ++s) {
+      BarrierExpect(x + p.x_full + 8 * s, p.segment_blocks * kBlockX);
+      TensorCopySlices(x + s * p.segment_blocks * kBlockX, map, FirstBlock(s) * 2,
+                       x + p.x_full + 8 * s);
+    }
+  }
+
+  __device__ __forceinline__ float Scale(int unit) const {  // of block `lane`
+    if constexpr (!Quarter::kScaled) return 1.0f;
+    const int segment = SegmentOf(unit);
+    return lane < Blocks(segment) ? __ldg(p.Scales(TileOf(unit), FirstBlock(segment)) + lane)
+                                  : 0.0f;
+  }
+
+  // All units of this warp, one after the other.
+  __device__ __forceinline__ void Compute() {
+    const int stages = p.plan.stages;
+    const uint32_t ring = x + p.rings + warp * stages * kBlockBytes + lane * 16;
+    const uint32_t ring_full = x + p.full + warp * stages * 8;
+    const uint32_t ring_empty = x + p.empty + warp * stages * 8;
+    if (p.copies) {
+      WaitForPreviousGrid();
+      CopyActivations();
+    }
+    // Where ldmatrix finds this lane's row of 8 elements: rows are 128 bytes, swizzled.
+    // Of a row's eight chunks of 16 bytes the odd steps' are the even ones' with bit 2 of their
+    // number the other way; activations begin at a multiple of 1024 bytes.
+    const uint32_t row_x =
+        x + lane % 8 * 128 + (static_cast<uint32_t>((lane / 8) ^ (lane % 8)) << 4);
+    float next_scale = warp < units.count ? Scale(units[warp]) : 0.0f;
+    if (lane == 0) {  // barriers are made one after the other, so every warp makes some
+      for (int i = 0; i < stages; ++i) BarrierInit(ring_empty + 8 * i, 1);
+      BarriersReady();
+    }
+    __syncwarp();
+    __syncthreads();
+    WaitForPreviousGrid();
+    if (p.copies) {
+      AsyncWait<0>();
+      NamedBarrier(2, p.plan.warps * 32);
+    }
+    Ring at;
+    for (int item = warp; item < units.count; item += p.plan.warps) {
+      const int unit = units[item], segment = SegmentOf(unit), blocks = Blocks(segment);
+      const float scale = next_scale;
+      if (item + p.plan.warps < units.count) next_scale = Scale(units[item + p.plan.warps]);
+      uint32_t block_x = row_x + segment * p.segment_blocks * kBlockX;
+      float outer[kTiles][4] = {};
+      if (!p.copies) BarrierWait(x + p.x_full + 8 * segment, 0);
+#pragma unroll 1
+      for (int block = 0; block < blocks; ++block, block_x += kBlockX) {
+        BarrierWait(ring_full + 8 * at.stage, at.phase);
+        const uint32_t stage = ring + at.stage * kBlockBytes;
+        Quarter quarters[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) quarters[i].LoadShared(stage, 2 * i);
+        float inner[kTiles][4] = {};
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const StepPairs even = quarters[i].Step(0), odd = quarters[i].Step(1);
+          if (i == 3) {
+            __syncwarp();
+            if (lane == 0) BarrierArrive(ring_empty + 8 * at.stage);
+          }
+#pragma unroll
+          for (int t = 0; t < kTiles; ++t) {
+            const uint4 columns =
+                LoadMatrices((i % 2 ? block_x ^ 64 : block_x) + i / 2 * kHalfX + t * kTileX);
+            Mma(inner[t], even, make_uint2(columns.x, columns.y));
+            Mma(inner[t], odd, make_uint2(columns.z, columns.w));
+          }
+        }
+        const float block_scale = Quarter::kScaled ? __shfl_sync(~0u, scale, block) : 1.0f;
+#pragma unroll
+        for (int t = 0; t < kTiles; ++t) {
+#pragma unroll
+          for (int e = 0; e < 4; ++e) {
+            outer[t][e] = __fmaf_rn(block_scale, inner[t][e], outer[t][e]);
+          }
+        }
+        at.Next(stages);
+      }
+      Leave(unit, outer);
+    }
+  }
+
+  __device__ __forceinline__ void Leave(int unit, const float (&outer)[kTiles][4]) const {
+    if (units.Owns(unit)) {
+#pragma unroll
+      for (int t = 0; t < kTiles; ++t) {
+        SharedStore(Sums(unit, t), make_float4(outer[t][0], outer[t][1], outer[t][2], outer[t][3]));
+      }
+      if (p.plan.finish_in_turn) {
+        __syncwarp();
+        if (lane == 0) BarrierArrive(x + p.tile_full + 8 * (TileOf(unit) - FirstOwnTile()));
+      }
+    } else {
+      const int segment = rank * p.plan.rank_segments + SegmentOf(unit);
+#pragma unroll
+      for (int t = 0; t < kTiles; ++t) {
+        LeaveSum<kTiles>(p, TileOf(unit), segment, t, lane, outer[t]);
+      }
+    }
+  }
+
+  // Adds up and stores own tiles, a column tile of one at a time. Where warps go round several
+  // times, whoever has nothing else to do takes the next one and waits for its last unit; else all
+  // units end at once, and so do their warps.
+  __device__ __forceinline__ void Finish() const {
+    const bool in_turn = p.plan.finish_in_turn;
+    if (!in_turn) NamedBarrier(1, p.plan.warps * 32);  // the producers are gone
+    const int first_tile = FirstOwnTile(), items = OwnTiles() * kTiles;
+    for (int item = warp;; item += p.plan.warps) {
+      if (in_turn) {
+        if (lane == 0) item = static_cast<int>(SharedAdd(x + p.taken, 1));
+        item = __shfl_sync(~0u, item, 0);
+      }
+      if (item >= items) return;
+      if (in_turn) BarrierWait(x + p.tile_full + 8 * (item / kTiles), 0);
+      const int tile = first_tile + item / kTiles, column_tile = item % kTiles;
+      // A tile's first units can be those of the group before.
+      const int unit = max(tile * p.plan.rank_segments, units.own_first);
+      const int first = rank * p.plan.rank_segments;
+      const SumsHere here = {.first = first + unit - tile * p.plan.rank_segments,
+                             .end = first + p.plan.rank_segments,
+                             .at = Sums(unit, column_tile),
+                             .pitch = kUnitSums};
+      FinishTile<kTiles>(p, tile, column_tile, lane, here);
+    }
+  }
+};
+
+template <class Quarter, int kTiles>
+__global__ void __launch_bounds__((kStreamWarps<Quarter, kTiles> + kStreamMostProducers) * 32, 1)
+    StreamKernel(const __grid_constant__ StreamArgs p, const __grid_constant__ CUtensorMap map) {
+#if __CUDA_ARCH__ >= 900
+  [[maybe_unused]] const BlockTrace<Quarter> trace;
+  extern __shared__ __align__(1024) std::byte shared[];
+  LetNextGridStart();
+  const int group = p.by_ranks(static_cast<int>(blockIdx.x));
+  StreamProduct<Quarter, kTiles> product(p, shared, group,
+                                         static_cast<int>(blockIdx.x) - group * p.plan.ranks);
+  const int producer = product.warp - p.plan.warps;
+  if (producer < 0) {
+    if (!p.copies && threadIdx.x == 0) product.LoadActivations(&map);
+    if (p.plan.finish_in_turn && threadIdx.x == static_cast<unsigned>(p.plan.warps - 1) * 32) {
+      product.MakeTileBarriers();
+    }
+    __syncwarp();
+    product.Compute();
+  } else {
+    product.Produce(producer);
+    if (!p.plan.finish_in_turn) return;
+  }
+  product.Finish();
+#endif
+}
+
+// m <= 8 kTiles. False in `serves`, and nothing launched, where this kernel cannot serve.
+template <class Quarter, int kTiles>
+cudaError_t LaunchStream(const Product& p, std::span<const Target> targets,
+                         const CudaContext& context, bool* serves) {
+  StreamArgs args;
+  Fill(p, targets, context, &args);
+  const int tiles = TilesOf(targets);
+  // As many tiles at a time as the workspace holds sums of, and shared memory own sums.
+  int at_once = static_cast<int>(std::min<int64_t>(
+      tiles, context.workspace_bytes / (int64_t{p.segments} * kTiles * kMeetingBytes)));
+  const StreamDevice device = {context.sm_count, context.max_shared_bytes};
+  StreamShape shape = {.tiles = at_once,
+                       .segment_blocks = p.segment_blocks,
+                       .segments = p.segments,
+                       .column_tiles = kTiles,
+                       .block_bytes = Quarter::kBlockBytes,
+                       .most_warps = kStreamWarps<Quarter, kTiles>};
+  args.plan = PlanStream(shape, device);
+  while (args.plan.ranks == 0 && at_once > context.sm_count) {
+    at_once = shape.tiles = (at_once + 1) / 2;
+    args.plan = PlanStream(shape, device);
+  }
+  *serves = context.has_bulk_copies && args.plan.ranks > 0;
+  if (!*serves) return cudaSuccess;
+
+  CUtensorMap map;
+  if (const cudaError_t error = DescribeSlices(p.x, p.m, int64_t{p.blocks} * kBlockK, p.x_pitch,
+                                               kTiles * kMmaColumns, 2 * p.segment_blocks, &map);
+      error != cudaSuccess) {
+    return error;
+  }
+  const auto kernel = &StreamKernel<Quarter, kTiles>;
+  for (args.first_tile = 0; args.first_tile < tiles; args.first_tile += at_once) {
+    if (const int left = tiles - args.first_tile; left < at_once) {
+      shape.tiles = left;
+      args.plan = PlanStream(shape, device);
+    }
+    args.copies = p.m <= kCopiedRows;
+    args.row_blocks = args.plan.rank_segments * p.segment_blocks;
+    args.row_parts = (args.row_blocks + 1) / 2;
+    args.by_row_parts = Divider(args.row_parts);
+    args.activations = p.x;
+    args.activation_pitch = p.x_pitch;
+    args.rings =
+        args.plan.rank_segments * p.segment_blocks * StreamProduct<Quarter, kTiles>::kBlockX;
+    args.sums = args.rings + args.plan.warps * args.plan.stages * Quarter::kBlockBytes;
+    args.full = args.sums + args.plan.own_units * kTiles * kMeetingBytes;
+    args.empty = args.full + args.plan.warps * args.plan.stages * 8;
+    args.x_full = args.empty + args.plan.warps * args.plan.stages * 8;
+    args.tile_full = args.x_full + args.plan.rank_segments * 8;
+    args.taken = args.tile_full + args.plan.own_tiles * 8;
+    args.by_ranks = Divider(args.plan.ranks);
+    args.by_rank_segments = Divider(args.plan.rank_segments);
+    if (const cudaError_t error = AllowShared(kernel, args.plan.shared_bytes);
+        error != cudaSuccess) {
+      return error;
+    }
+    const KernelGrid grid = {
+        .thread_blocks = dim3(static_cast<unsigned>(args.plan.thread_blocks())),
+        .threads = (args.plan.warps + args.plan.producers) * 32,
+        .shared_bytes = args.plan.shared_bytes,
+        .programmatic = context.programmatic};
+    if (const cudaError_t error = LaunchKernel(kernel, grid, context.stream, args, map);
+        error != cudaSuccess) {
+      return error;
+    }
+  }
+  return cudaSuccess;
+}
+
+}  // namespace fulcrum::cuda

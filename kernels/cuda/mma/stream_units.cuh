@@ -1,0 +1,58 @@
+// What a launch of stream_product.cuh is told, and which units are a thread block's.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/cuda/device/divider.cuh"
+#include "kernels/cuda/gemm/targets.cuh"
+#include "kernels/cuda/mma/stream_plan.h"
+
+namespace fulcrum::cuda {
+
+// What every warp needs at once lies together and first: parameters are read through a cache that
+// is empty at the start.
+struct StreamNumbers {
+  StreamPlan plan;
+  Divider by_ranks = Divider(1), by_rank_segments = Divider(1);
+  // Where things are in shared memory, bytes; activations come first.
+  int rings = 0, sums = 0, full = 0, empty = 0, x_full = 0, tile_full = 0, taken = 0;
+  // Whether the activations come by 16 bytes a thread. Tensor copies go before the weights or
+  // behind them, these beside them, but they are slower: for few rows.
+  bool copies = false;
+  int row_blocks = 0, row_parts = 0;  // blocks of a row that are here, and pairs of them
+  Divider by_row_parts = Divider(1);
+  const uint16_t* activations = nullptr;
+  int64_t activation_pitch = 0;  // elements
+};
+inline constexpr int kCopiedRows = 2;  // measured on an H200: a gain at 1, a loss at 4
+
+struct StreamArgs : StreamNumbers, TargetLaunch {};
+
+// The units of one thread block, counted in the order they are worked on: others' first.
+struct StreamUnits {
+  int first, count;          // units of this rank, tile by tile
+  int own_first, own_count;  // those of tiles that are finished here
+
+  __device__ __forceinline__ StreamUnits(const StreamArgs& p, int group, int rank) {
+    const StreamPlan& plan = p.plan;
+    first = group * plan.group_units + min(group, plan.longer_groups);
+    count = plan.group_units + (group < plan.longer_groups ? 1 : 0);
+    // A tile is its group's that has its last unit; a group's tiles are dealt out to the ranks.
+    const int tile = p.by_rank_segments(first);
+    const int tiles = p.by_rank_segments(first + count) - tile;
+    const int end = tile + p.by_ranks(tiles * (rank + 1));
+    own_first = max((tile + p.by_ranks(tiles * rank)) * plan.rank_segments, first);
+    own_count = max(end * plan.rank_segments - own_first, 0);
+  }
+  __device__ __forceinline__ bool Owns(int unit) const {
+    return unit >= own_first && unit < own_first + own_count;
+  }
+  __device__ __forceinline__ int operator[](int i) const {
+    const int unit =
+        i < count - own_count ? own_first + own_count + i : own_first + i - count + own_count;
+    return unit < first + count ? unit : unit - count;
+  }
+};
+
+}  // namespace fulcrum::cuda

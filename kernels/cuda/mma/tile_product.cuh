@@ -1,0 +1,271 @@
+// Class mma for fp8 and bf16 on sm_90a (order.h) for many columns, bound by the tensor cores:
+// prefill.
+//
+// A thread block multiplies two panels (128 rows) with 64 or 128 columns at a time, a warpgroup a
+// panel; a third copies. Weights become BF16 in registers and are the A operand, activations
+// come through a tensor map into shared memory, shared by both warpgroups and by both thread blocks
+// of a cluster: each copies half of them to both, which halves what is read from the L2, the next
+// bound. Sums of earlier segments wait in shared memory. Thread blocks stay and take tile after
+// tile, so the ring is full when the next begins; neighbours have the same weights. (On an H200 a
+// block takes 1570 cycles, of which the products are 1024: decoding and folding are not hidden.)
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+
+#include "kernels/cuda/device/tensor_map.h"
+#include "kernels/cuda/gemm/fragment.cuh"
+#include "kernels/cuda/gemm/product.cuh"
+#include "kernels/cuda/gemm/tile_launch.cuh"
+
+namespace fulcrum::cuda {
+
+// Steps of a tile as the A operand, four registers each.
+template <class Weights, int kRegisters>
+__device__ __forceinline__ void MakeOperand(const Weights& weights, uint32_t (&a)[kRegisters]) {
+#pragma unroll
+  for (int step = 0; step < kRegisters / 4; ++step) {
+    const StepPairs pairs = weights.Step(step);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) a[4 * step + i] = pairs.pair[i];
+  }
+}
+
+// What a stage of the ring holds of a tile, kSteps steps of its block, and how it becomes the A
+// operand: four registers a step.
+template <bool kNan>
+struct Fp8Operand {
+  static constexpr int kSteps = 8;
+  static constexpr int kBlockBytes = kFp8BlockBytes;
+  static constexpr bool kScaled = true;
+  static __device__ __forceinline__ void Read(uint32_t at, int lane, uint32_t (&a)[4 * kSteps]) {
+    Fp8Fragment<kNan> weights;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) weights.quarter[i].LoadShared(at + lane * 16, 2 * i);
+    MakeOperand(weights, a);
+  }
+};
+struct Bf16Operand {
+  static constexpr int kSteps = 4;  // as many as fit beside the sums of earlier segments
+  static constexpr int kBlockBytes = kBf16BlockBytes;
+  static constexpr bool kScaled = false;
+  static __device__ __forceinline__ void Read(uint32_t at, int lane, uint32_t (&a)[4 * kSteps]) {
+    Bf16Steps<kSteps> weights;
+    weights.LoadShared(at + lane * 16, 0);
+    MakeOperand(weights, a);
+  }
+};
+
+inline constexpr int kTilePanels = 2;   // of a thread block
+inline constexpr int kTileCluster = 2;  // thread blocks that share activations
+
+// Bytes of shared memory; a stage begins with its weights.
+template <class Operand, int kColumns>
+struct TileShared {
+  static constexpr int kTilePart = Operand::kBlockBytes / 8 * Operand::kSteps;
+  static constexpr int kPanelPart = kPanelTiles * kTilePart;
+  static constexpr int kWeights = kTilePanels * kPanelPart;
+  static constexpr int kBox = kColumns * kBoxK * 2;
+  static constexpr int kBoxes = Operand::kSteps * kStepK / kBoxK;
+  static constexpr int kStage = kWeights + kBoxes * kBox;
+  static constexpr int kSums = kTilePanels * kPanelRows * kColumns * 4;
+};
+
+template <class Operand, int kColumns>
+__global__ void __launch_bounds__(kTileThreads, 1)
+    TileProduct(Product p, TilePlan plan, const __grid_constant__ CUtensorMap activations) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  using Shared = TileShared<Operand, kColumns>;
+  extern __shared__ __align__(1024) std::byte shared[];
+  constexpr int kTiles = kColumns / 8, kParts = 8 / Operand::kSteps;
+  const int lane = threadIdx.x % 32, warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
+  const int rank = static_cast<int>(ClusterRank());
+  const int clusters = static_cast<int>(gridDim.x) / kTileCluster;
+  const uint32_t ring = SharedAddress(shared);
+  const uint32_t sums_at = ring + plan.stages * Shared::kStage;
+  const uint32_t full = sums_at + (p.segments > 1 ? Shared::kSums : 0);
+  const uint32_t empty = full + plan.stages * 8;
+  const int last_panel = (p.tiles + kPanelTiles - 1) / kPanelTiles - 1;
+  const auto first_panel = [&](int tile) {
+    return (tile / plan.column_tiles * kTileCluster + rank) * kTilePanels;
+  };
+
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < plan.stages; ++i) {
+      BarrierInit(full + 8 * i, 1);
+      BarrierInit(empty + 8 * i, kTileCluster * kTileWarps);
+    }
+    BarriersReady();
+  }
+  ClusterSync();
+
+  if (warp >= kTileWarps) {
+    GiveRegisters();
+    Ring filling;
+    const uint64_t policy = ReadOften();
+    for (int tile = static_cast<int>(blockIdx.x) / kTileCluster;
+         threadIdx.x == kTileWarps * 32 && tile < plan.tiles; tile += clusters) {
+      const int column = tile % plan.column_tiles * kColumns;
+      for (int part = 0; part < p.blocks * kParts; ++part) {
+        const uint32_t stage = ring + filling.stage * Shared::kStage;
+        const uint32_t barrier = full + 8 * filling.stage;
+        BarrierWait(empty + 8 * filling.stage, filling.phase ^ 1);
+        BarrierExpect(barrier, Shared::kStage);
+        const uint32_t x = stage + Shared::kWeights + rank * (Shared::kBox / kTileCluster);
+        for (int box = 0; box < Shared::kBoxes; ++box) {
+          BoxCopyToAll(x + box * Shared::kBox, &activations, (part * Shared::kBoxes + box) * kBoxK,
+                       column + rank * (kColumns / kTileCluster), barrier, (1 << kTileCluster) - 1);
+        }
+        for (int panel = 0; panel < kTilePanels; ++panel) {
+          // Past the last panel it is computed again and not stored.
+          const int64_t own = min(first_panel(tile) + panel, last_panel);
+          const std::byte* const from =
+              p.codes + (own * p.blocks + part / kParts) * kPanelTiles * Operand::kBlockBytes;
+          const uint32_t to = stage + panel * Shared::kPanelPart;
+          if constexpr (kParts == 1) {
+            BulkCopy(to, from, Shared::kPanelPart, barrier, policy);
+          } else {
+            for (int i = 0; i < kPanelTiles; ++i) {
+              BulkCopy(to + i * Shared::kTilePart,
+                       from + i * Operand::kBlockBytes + part % kParts * Shared::kTilePart,
+                       Shared::kTilePart, barrier, policy);
+            }
+          }
+        }
+        filling.Next(plan.stages);
+      }
+    }
+  } else {
+    TakeRegisters();
+    // [column tile][thread]: a thread's own sums of the segments before.
+    float4* const sums = reinterpret_cast<float4*>(shared + (sums_at - ring)) + threadIdx.x;
+    Ring reading;
+    float outer[kTiles][4];
+    for (int tile = static_cast<int>(blockIdx.x) / kTileCluster; tile < plan.tiles;
+         tile += clusters) {
+      const int panel = first_panel(tile) + warp / 4;
+      const int64_t scale_row = min(first_panel(tile), last_panel) * kPanelRows / kScaleRows;
+#pragma unroll 1
+      for (int segment = 0; segment < p.segments; ++segment) {
+        const int first = segment * p.segment_blocks;
+        const int blocks = min(p.segment_blocks, p.blocks - first);
+        const float scale = Operand::kScaled && lane < blocks
+                                ? __ldg(p.scales + scale_row * p.blocks + first + lane)
+                                : 1.0f;
+#pragma unroll
+        for (int t = 0; t < kTiles; ++t) {
+#pragma unroll
+          for (int e = 0; e < 4; ++e) outer[t][e] = 0;
+        }
+#pragma unroll 1
+        for (int block = 0; block < blocks; ++block) {
+          float inner[kTiles][4] = {};
+#pragma unroll
+          for (int part = 0; part < kParts; ++part) {
+            const uint32_t stage = ring + reading.stage * Shared::kStage;
+            uint32_t a[4 * Operand::kSteps];
+            BarrierWait(full + 8 * reading.stage, reading.phase);
+            Operand::Read(stage + warp * Shared::kTilePart, lane, a);
+            Pin(a);
+            Pin(inner);
+            WgmmaFence();
+            const uint32_t x = RowsDescriptor(stage + Shared::kWeights);
+#pragma unroll
+            for (int step = 0; step < Operand::kSteps; ++step) {
+              WgmmaWide(inner, a + 4 * step, x + step / 4 * (Shared::kBox / 16) + step % 4 * 2,
+                        part + step > 0);
+            }
+            WgmmaCommit();
+            WgmmaWait();
+            Pin(a);
+            Pin(inner);
+            if (lane < kTileCluster) ClusterArrive(empty + 8 * reading.stage, lane);
+            reading.Next(plan.stages);
+          }
+          const float block_scale = __shfl_sync(~0u, scale, block);
+#pragma unroll
+          for (int t = 0; t < kTiles; ++t) {
+#pragma unroll
+            for (int e = 0; e < 4; ++e) {
+              outer[t][e] = __fmaf_rn(block_scale, inner[t][e], outer[t][e]);
+            }
+          }
+        }
+        if (segment > 0) {
+#pragma unroll
+          for (int t = 0; t < kTiles; ++t) {
+            const float4 before = sums[t * kTileWarps * 32];
+            outer[t][0] = __fadd_rn(before.x, outer[t][0]);
+            outer[t][1] = __fadd_rn(before.y, outer[t][1]);
+            outer[t][2] = __fadd_rn(before.z, outer[t][2]);
+            outer[t][3] = __fadd_rn(before.w, outer[t][3]);
+          }
+        }
+        if (segment + 1 < p.segments) {
+#pragma unroll
+          for (int t = 0; t < kTiles; ++t) {
+            sums[t * kTileWarps * 32] =
+                make_float4(outer[t][0], outer[t][1], outer[t][2], outer[t][3]);
+          }
+        }
+      }
+      const int64_t row = int64_t{panel} * kPanelRows + warp % 4 * kTileRows;
+      const int column = tile % plan.column_tiles * kColumns;
+      if (StoresPairs(p) && row + kTileRows <= p.n) {
+#pragma unroll
+        for (int t = 0; t < kTiles; ++t) {
+#pragma unroll
+          for (int half = 0; half < 2; ++half) {
+            const uint32_t pair =
+                Transposed(ResultPair(outer[t][2 * half], outer[t][2 * half + 1]));
+            const int m = column + t * 8 + lane / 4;
+            if (m < p.m) StorePair(p, m, row + half * 8 + lane % 4 * 2, pair);
+          }
+        }
+      } else {
+#pragma unroll
+        for (int t = 0; t < kTiles; ++t) {
+#pragma unroll
+          for (int e = 0; e < 4; ++e) {
+            const int64_t n = row + lane / 4 + e / 2 * 8;
+            const int m = column + t * 8 + lane % 4 * 2 + e % 2;
+            if (n < p.n && m < p.m) StoreResult(p, m, n, outer[t][e]);
+          }
+        }
+      }
+    }
+  }
+  // Nobody leaves while the other thread block may still write here.
+  ClusterSync();
+#endif
+}
+
+inline bool TileServes(const CudaContext& context) {
+  return context.has_wgmma && context.sm_count >= kTileCluster;
+}
+
+// m >= 1; kColumns at a time.
+template <class Operand, int kColumns>
+cudaError_t LaunchTiles(const Product& p, const CudaContext& context) {
+  using Shared = TileShared<Operand, kColumns>;
+  CUtensorMap map;
+  if (const cudaError_t error = DescribeRows(p.x, p.m, int64_t{p.blocks} * kBlockK, p.x_pitch,
+                                             kColumns / kTileCluster, &map);
+      error != cudaSuccess) {
+    return error;
+  }
+  constexpr int kRows = kTileCluster * kTilePanels * kPanelTiles;
+  const int sums = p.segments > 1 ? Shared::kSums : 0;
+  TilePlan plan = {};
+  plan.column_tiles = (p.m + kColumns - 1) / kColumns;
+  plan.tiles = plan.column_tiles * ((p.tiles + kRows - 1) / kRows);
+  plan.stages = std::min(8, (context.max_shared_bytes - sums) / (Shared::kStage + 16));
+  const auto kernel = &TileProduct<Operand, kColumns>;
+  const int shared = plan.stages * (Shared::kStage + 16) + sums;
+  if (const cudaError_t error = AllowShared(kernel, shared); error != cudaSuccess) return error;
+  const int clusters = std::min(plan.tiles, context.sm_count / kTileCluster);
+  return LaunchKernel(kernel, TileGrid(clusters, kTileCluster, shared), context.stream, p, plan,
+                      map);
+}
+
+}  // namespace fulcrum::cuda

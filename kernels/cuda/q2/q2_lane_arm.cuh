@@ -1,0 +1,59 @@
+// What the arms with a lane a virtual thread share: activations quantised once, then a kernel a
+// weight.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <algorithm>
+
+#include "kernels/cuda/device/kernel_launch.h"
+#include "kernels/cuda/q2/q2_lanes.cuh"
+#include "kernels/ladder/arm.h"
+
+namespace fulcrum::cuda {
+
+using Q2LaneKernel = void (*)(Q2LaneProduct);
+
+// choose(product, &thread blocks of a tile): the kernel, with kQ2LaneThreads threads.
+template <class Choose>
+cudaError_t RunOnLanes(const ArmArgs& args, const Choose& choose) {
+  const auto& context = *static_cast<const CudaContext*>(args.context);
+  const Q2Layout& layout = static_cast<const CudaWeight*>(args.weight)->layout().q2;
+  if (args.m * Q8LaneRowBytes(layout.chunks) > context.scratch_bytes) {
+    return cudaErrorMemoryAllocation;
+  }
+  const Q8Input x = {.rows = static_cast<const uint16_t*>(args.activations),
+                     .pitch = args.activation_pitch,
+                     .m = args.m,
+                     .chunks = layout.chunks};
+  if (const cudaError_t error = QuantiseForLanes(x, context.scratch, context);
+      error != cudaSuccess) {
+    return error;
+  }
+  const auto launch = [&](const Sibling& target) {
+    const auto& weight = *static_cast<const CudaWeight*>(target.weight);
+    const Q2LaneProduct p = {.tiles = weight.codes(),
+                             .x = context.scratch,
+                             .y = target.output,
+                             .y_pitch = target.output_pitch,
+                             .n = weight.layout().n,
+                             .layout = weight.layout().q2,
+                             .m = args.m,
+                             .y_f32 = args.output_type == DType::kF32};
+    int of_tile = 1;
+    const Q2LaneKernel kernel = choose(p, &of_tile);
+    // What precedes is ours, here or in this function.
+    const KernelGrid grid = {
+        .thread_blocks = dim3(static_cast<unsigned>(weight.layout().tiles() * of_tile)),
+        .threads = kQ2LaneThreads,
+        .shared_bytes = 0,
+        .programmatic = context.has_bulk_copies};
+    return LaunchKernel(kernel, grid, context.stream, p);
+  };
+  cudaError_t error = launch({args.weight, args.output, args.output_pitch});
+  for (const Sibling& sibling : args.siblings) {
+    if (error == cudaSuccess) error = launch(sibling);
+  }
+  return error;
+}
+
+}  // namespace fulcrum::cuda
