@@ -40,6 +40,28 @@ LAYERS = (
     ("tests/", ANY, ("proto", "grpc", "prometheus", "hwy")),
 )
 
+# Rooms of a layer's folder, from the bottom up: (room, the rooms it may include besides itself). A
+# room is a folder, or the files of the folder whose names begin so ("launch." is launch.h and
+# launch.cc). A room may name only rooms above it in its table, so there can be no circle.
+ROOMS = {
+    "kernels/cuda/": (
+        ("device/", ()),
+        ("host/", ()),
+        ("layout/", ()),
+        ("measured.", ()),
+        ("launch.", ("host/", "layout/")),
+        ("gemm/", ("device/", "layout/", "launch.")),
+        ("exact/", ("device/", "layout/", "launch.", "gemm/")),
+        ("mma/", ("device/", "layout/", "launch.", "gemm/")),
+        ("w8a8/", ("device/", "host/", "layout/", "launch.", "gemm/")),
+        ("q2/", ("device/", "layout/", "launch.", "gemm/")),
+        ("arms.", ("host/", "measured.")),
+        ("arms/", ("device/", "layout/", "launch.", "gemm/", "exact/", "mma/", "w8a8/", "q2/", "arms.")),
+        ("runtime/", ("device/", "host/", "layout/", "measured.", "launch.", "gemm/", "w8a8/", "arms.")),
+        ("bench/", ("device/", "host/", "layout/", "launch.", "gemm/", "mma/", "w8a8/", "runtime/")),
+    ),
+}
+
 
 def layer_of(name):
     return max((layer for layer in LAYERS if name.startswith(layer[0])), key=lambda l: len(l[0]))
@@ -84,4 +106,57 @@ def include_direction(tree):
             for kind, pattern in KINDS.items():
                 if pattern.match(target) and kind not in kinds:
                     findings.append(f"{name}:{number}: may not see {kind} ({target})")
+    return findings
+
+
+def room_of(table, path):
+    """The room of a path below the table's folder, None where no row has it."""
+    return next((room for room, _ in table if path.startswith(room)), None)
+
+
+def upward_names(table):
+    """What rows of a table name that is not above them: without any, there is no circle."""
+    rooms = [room for room, _ in table]
+    return [f"{room} names {other}, which is not above it in the table"
+            for at, (room, below) in enumerate(table) for other in below if other not in rooms[:at]]
+
+
+assert upward_names((("a/", ()), ("b/", ("a/",)))) == []
+assert upward_names((("a/", ("b/",)), ("b/", ("a/",)))), "a circle must be found"
+
+
+@rule(
+    bad=[
+        {"kernels/cuda/device/a.cuh": '#include "kernels/cuda/gemm/product.cuh"\n'},
+        {"kernels/cuda/layout/a.h": '#include "kernels/cuda/launch.h"\n'},
+        {"kernels/cuda/exact/a.cuh": '#include "kernels/cuda/mma/a.cuh"\n'},
+        {"kernels/cuda/mma/a.cuh": '#include "kernels/cuda/arms.h"\n'},
+        {"kernels/cuda/runtime/a.cc": '#include "kernels/cuda/arms/a.cuh"\n'},
+        {"kernels/cuda/attic/a.h": "\n"},
+        {"kernels/cuda/odd.h": "\n"},
+        {"kernels/cuda/gemm/a.cuh": '#include "kernels/cuda/attic/a.h"\n'},
+    ],
+    good=[
+        {"kernels/cuda/mma/a.cuh": '#include "kernels/cuda/device/a.cuh"\n#include "kernels/cuda/mma/b.h"\n'},
+        {"kernels/cuda/launch.cc": '#include "kernels/cuda/launch.h"\n'},
+        {"kernels/cuda/device/a.cuh": '#include "kernels/types.h"\n'},
+    ],
+)
+def room_direction(tree):
+    findings = []
+    for folder, table in ROOMS.items():
+        findings += [f"rules_includes.py: {folder}: {row}" for row in upward_names(table)]
+        allowed = dict(table)
+        for name in tree.files(CPP + ("*.def",), under=(folder.rstrip("/"),)):
+            room = room_of(table, name[len(folder):])
+            if room is None:
+                findings.append(f"{name}: is in no room of {folder} that rules_includes.py lists")
+                continue
+            for number, line in lines(tree.text(name)):
+                match = re.match(rf'\s*#\s*include\s*"{folder}([^"]+)"', line)
+                if not match:
+                    continue
+                other = room_of(table, match.group(1))
+                if other != room and other not in allowed[room]:
+                    findings.append(f"{name}:{number}: {room} may not include {folder}{match.group(1)}")
     return findings
