@@ -60,8 +60,8 @@ cudaError_t LaunchRanges(const Product& p, const CudaContext& context) {
   RangePlan plan = {};
   plan.column_groups = (p.m + kColumns - 1) / kColumns;
   plan.unit_stages = p.segment_blocks * (4 / Shape::kQuarters);
-  plan.left = reinterpret_cast<uint32_t*>(context.workspace);
-  plan.sums = plan.left + int64_t{warps} * Shape::kSums * 32;
+  plan.carries = reinterpret_cast<uint32_t*>(context.workspace);
+  plan.sums = plan.carries + int64_t{warps} * Shape::kSums * 32;
   // As many rows at a time as the workspace has room for.
   const int64_t units_a_group = int64_t{plan.column_groups} * p.segments;
   const int64_t words = context.workspace_bytes / 4 - int64_t{warps} * Shape::kSums * 32;

@@ -64,8 +64,8 @@ struct RangePlan {
   int column_groups;
   int unit_stages, range_stages;  // unit_stages <= range_stages
   int ranges;
-  uint32_t* left;  // [range][accumulator][thread]: what its last unit's first part came to
-  uint32_t* sums;  // [tile group][column group][segment][output][thread]
+  uint32_t* carries;  // [range][accumulator][thread]: what its last unit's first part came to
+  uint32_t* sums;     // [tile group][column group][segment][output][thread]
 };
 
 // A thread's lane of the order, and its row of a tile's first eight. Not as a fragment has them: of
@@ -105,7 +105,7 @@ class RangeProduct {
         part = at.from;
         to = at.to;
         scale = Scale(at);
-        if (part > 0) TakeUp(range - 1, sums);
+        if (part > 0) LoadCarry(range - 1, sums);
       }
 #pragma unroll 1
       for (; part < to; ++part) {
@@ -122,7 +122,7 @@ class RangeProduct {
         stage = stage + 1 == Shape::kStages ? 0 : stage + 1;
       }
       if (End() < (unit + 1) * plan.unit_stages) {
-        LeaveWords(Left(range), 32, sums);
+        LeaveWords(CarryAt(range), 32, sums);
       } else {
         Finish(unit, sums);
       }
@@ -273,14 +273,14 @@ class RangeProduct {
     }
   }
 
-  __device__ __forceinline__ uint32_t* Left(int range) const {
-    return plan.left + int64_t{range} * Shape::kSums * 32 + lane;
+  __device__ __forceinline__ uint32_t* CarryAt(int range) const {
+    return plan.carries + int64_t{range} * Shape::kSums * 32 + lane;
   }
-  __device__ __forceinline__ void TakeUp(int range, float (&sums)[Shape::kSums]) const {
-    uint32_t* const left = Left(range);
-    while (!AskWords(left, 32, sums)) {
+  __device__ __forceinline__ void LoadCarry(int range, float (&sums)[Shape::kSums]) const {
+    uint32_t* const carry = CarryAt(range);
+    while (!AskWords(carry, 32, sums)) {
     }
-    CleanWords<Shape::kSums>(left, 32);
+    CleanWords<Shape::kSums>(carry, 32);
     __syncwarp();
   }
 
@@ -318,12 +318,12 @@ class RangeProduct {
       if (OrderLane(lane) == i % 4) own[i / 4] = sum;
     }
     constexpr int kWords = Shape::kOutputs * 32;
-    uint32_t* const meeting =
+    uint32_t* const partials =
         plan.sums + lane +
         (int64_t{at.tile_group} * plan.column_groups + at.column_group) * p.segments * kWords;
     const int last = LastSegment(unit - at.segment * plan.column_groups);
     if (at.segment != last) {
-      LeaveWords(meeting + at.segment * kWords, 32, own);
+      LeaveWords(partials + at.segment * kWords, 32, own);
       return;
     }
     float sum[Shape::kOutputs] = {};
@@ -336,7 +336,7 @@ class RangeProduct {
 #pragma unroll
         for (int i = 0; i < kTogether; ++i) {
           if (first + i >= p.segments || first + i == last) continue;
-          const bool here = AskWords(meeting + (first + i) * kWords, 32, others[i]);
+          const bool here = AskWords(partials + (first + i) * kWords, 32, others[i]);
           arrived = arrived && here;
         }
       }
@@ -344,7 +344,7 @@ class RangeProduct {
       for (int i = 0; i < kTogether; ++i) {
         if (first + i >= p.segments) continue;
         const bool here = first + i == last;
-        if (!here) CleanWords<Shape::kOutputs>(meeting + (first + i) * kWords, 32);
+        if (!here) CleanWords<Shape::kOutputs>(partials + (first + i) * kWords, 32);
 #pragma unroll
         for (int j = 0; j < Shape::kOutputs; ++j) {
           sum[j] = __fadd_rn(sum[j], here ? own[j] : others[i][j]);

@@ -22,7 +22,7 @@ int Clusters(int multiprocessors, int ranks) {
   return ranks > 2 ? multiprocessors / ranks - 3 : multiprocessors / ranks;
 }
 // What a multiprocessor takes in while sums of one of the others are waited for.
-constexpr int kMeetingCost = 13 << 10;
+constexpr int kReduceCost = 13 << 10;
 
 }  // namespace
 
@@ -48,7 +48,7 @@ BlockPlan PlanBlocks(const StreamShape& shape, const StreamDevice& device) {
     plan.shared_bytes = activations +
                         (items * shape.column_tiles + plan.sums_here * shape.segments) * kSumBytes +
                         16;
-    const int cost = activations + items * shape.block_bytes + (ranks - 1) * kMeetingCost;
+    const int cost = activations + items * shape.block_bytes + (ranks - 1) * kReduceCost;
     if (plan.shared_bytes > device.max_shared_bytes || items > most_blocks * plan.warps) continue;
     if (best.ranks == 0 || cost < least_cost) {
       best = plan;

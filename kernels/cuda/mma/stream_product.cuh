@@ -5,8 +5,8 @@
 // the other through the warp's ring in shared memory, brought by the thread block's producer warps;
 // they are the A operand of mma.m16n8k16, the activations, which stay in shared memory, the B
 // operand. The fold is in registers. Units of tiles that other thread blocks finish come first, so
-// that their sums (meeting.cuh) are there long before they are needed; sums of own units meet in
-// shared memory.
+// that their sums (split_k_reduce.cuh) are there long before they are needed; sums of own units
+// meet in shared memory.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -20,9 +20,9 @@
 #include "kernels/cuda/device/kernel_launch.h"
 #include "kernels/cuda/device/ring.cuh"
 #include "kernels/cuda/device/tensor_map.h"
-#include "kernels/cuda/gemm/meeting.cuh"
 #include "kernels/cuda/gemm/mma_step.cuh"
 #include "kernels/cuda/gemm/row_copies.cuh"
+#include "kernels/cuda/gemm/split_k_reduce.cuh"
 #include "kernels/cuda/mma/stream_units.cuh"
 
 namespace fulcrum::cuda {
@@ -52,10 +52,10 @@ struct StreamProduct {
         warp(__shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32, 0)),
         x(SharedAddress(shared)) {}
 
-  static constexpr int kUnitSums = kTiles * kMeetingBytes;  // bytes of a unit
+  static constexpr int kUnitPartialBytes = kTiles * kPartialBytes;  // bytes of a unit
   // Where this thread's sums of an own unit and column tile are, in shared memory.
-  __device__ __forceinline__ uint32_t Sums(int unit, int column_tile) const {
-    return x + p.sums + (unit - units.own_first) * kUnitSums + column_tile * kMeetingBytes +
+  __device__ __forceinline__ uint32_t PartialsAt(int unit, int column_tile) const {
+    return x + p.sums + (unit - units.own_first) * kUnitPartialBytes + column_tile * kPartialBytes +
            lane * 16;
   }
   // A unit's tile (of the launch's part), first block and number of blocks.
@@ -230,15 +230,16 @@ struct StreamProduct {
         }
         at.Next(stages);
       }
-      Leave(unit, outer);
+      StorePartials(unit, outer);
     }
   }
 
-  __device__ __forceinline__ void Leave(int unit, const float (&outer)[kTiles][4]) const {
+  __device__ __forceinline__ void StorePartials(int unit, const float (&outer)[kTiles][4]) const {
     if (units.Owns(unit)) {
 #pragma unroll
       for (int t = 0; t < kTiles; ++t) {
-        SharedStore(Sums(unit, t), make_float4(outer[t][0], outer[t][1], outer[t][2], outer[t][3]));
+        SharedStore(PartialsAt(unit, t),
+                    make_float4(outer[t][0], outer[t][1], outer[t][2], outer[t][3]));
       }
       if (p.plan.finish_in_turn) {
         __syncwarp();
@@ -248,7 +249,7 @@ struct StreamProduct {
       const int segment = rank * p.plan.rank_segments + SegmentOf(unit);
 #pragma unroll
       for (int t = 0; t < kTiles; ++t) {
-        LeaveSum<kTiles>(p, TileOf(unit), segment, t, lane, outer[t]);
+        StorePartial<kTiles>(p, TileOf(unit), segment, t, lane, outer[t]);
       }
     }
   }
@@ -256,7 +257,7 @@ struct StreamProduct {
   // Adds up and stores own tiles, a column tile of one at a time. Where warps go round several
   // times, whoever has nothing else to do takes the next one and waits for its last unit; else all
   // units end at once, and so do their warps.
-  __device__ __forceinline__ void Finish() const {
+  __device__ __forceinline__ void Reduce() const {
     const bool in_turn = p.plan.finish_in_turn;
     if (!in_turn) NamedBarrier(1, p.plan.warps * 32);  // the producers are gone
     const int first_tile = FirstOwnTile(), items = OwnTiles() * kTiles;
@@ -271,11 +272,11 @@ struct StreamProduct {
       // A tile's first units can be those of the group before.
       const int unit = max(tile * p.plan.rank_segments, units.own_first);
       const int first = rank * p.plan.rank_segments;
-      const SumsHere here = {.first = first + unit - tile * p.plan.rank_segments,
-                             .end = first + p.plan.rank_segments,
-                             .at = Sums(unit, column_tile),
-                             .pitch = kUnitSums};
-      FinishTile<kTiles>(p, tile, column_tile, lane, here);
+      const LocalPartials here = {.first = first + unit - tile * p.plan.rank_segments,
+                                  .end = first + p.plan.rank_segments,
+                                  .at = PartialsAt(unit, column_tile),
+                                  .pitch = kUnitPartialBytes};
+      ReduceTile<kTiles>(p, tile, column_tile, lane, here);
     }
   }
 };
@@ -302,7 +303,7 @@ __global__ void __launch_bounds__((kStreamWarps<Quarter, kTiles> + kStreamMostPr
     product.Produce(producer);
     if (!p.plan.finish_in_turn) return;
   }
-  product.Finish();
+  product.Reduce();
 #endif
 }
 
@@ -315,7 +316,7 @@ cudaError_t LaunchStream(const Product& p, std::span<const Target> targets,
   const int tiles = TilesOf(targets);
   // As many tiles at a time as the workspace holds sums of, and shared memory own sums.
   int at_once = static_cast<int>(std::min<int64_t>(
-      tiles, context.workspace_bytes / (int64_t{p.segments} * kTiles * kMeetingBytes)));
+      tiles, context.workspace_bytes / (int64_t{p.segments} * kTiles * kPartialBytes)));
   const StreamDevice device = {context.sm_count, context.max_shared_bytes};
   StreamShape shape = {.tiles = at_once,
                        .segment_blocks = p.segment_blocks,
@@ -352,7 +353,7 @@ cudaError_t LaunchStream(const Product& p, std::span<const Target> targets,
     args.rings =
         args.plan.rank_segments * p.segment_blocks * StreamProduct<Quarter, kTiles>::kBlockX;
     args.sums = args.rings + args.plan.warps * args.plan.stages * Quarter::kBlockBytes;
-    args.full = args.sums + args.plan.own_units * kTiles * kMeetingBytes;
+    args.full = args.sums + args.plan.own_units * kTiles * kPartialBytes;
     args.empty = args.full + args.plan.warps * args.plan.stages * 8;
     args.x_full = args.empty + args.plan.warps * args.plan.stages * 8;
     args.tile_full = args.x_full + args.plan.rank_segments * 8;

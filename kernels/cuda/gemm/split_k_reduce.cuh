@@ -12,27 +12,27 @@
 
 namespace fulcrum::cuda {
 
-inline constexpr int kSumsTogether = 4;        // asked for together
-inline constexpr int kMeetingBytes = 32 * 16;  // of one segment of a tile's column tile
+inline constexpr int kPartialsTogether = 4;    // asked for together
+inline constexpr int kPartialBytes = 32 * 16;  // of one segment of a tile's column tile
 
 // A 16-byte word a thread. tile: of the launch's part.
 template <int kTiles>
-__device__ __forceinline__ uint4* Meeting(const TargetLaunch& p, int tile, int segment,
-                                          int column_tile, int lane) {
+__device__ __forceinline__ uint4* PartialAddress(const TargetLaunch& p, int tile, int segment,
+                                                 int column_tile, int lane) {
   return p.workspace + ((int64_t{tile} * p.segments + segment) * kTiles + column_tile) * 32 + lane;
 }
 
 template <int kTiles>
-__device__ __forceinline__ void LeaveSum(const TargetLaunch& p, int tile, int segment,
-                                         int column_tile, int lane, const float (&sum)[4]) {
+__device__ __forceinline__ void StorePartial(const TargetLaunch& p, int tile, int segment,
+                                             int column_tile, int lane, const float (&sum)[4]) {
   WorkspaceStore(
-      Meeting<kTiles>(p, tile, segment, column_tile, lane),
+      PartialAddress<kTiles>(p, tile, segment, column_tile, lane),
       make_uint4(NeverClean(sum[0]), NeverClean(sum[1]), NeverClean(sum[2]), NeverClean(sum[3])));
 }
 
 // Segments of a tile's column tile whose sums are in this thread block's shared memory, from `at`
 // on, `pitch` bytes apart: those from `first` to before `end`.
-struct SumsHere {
+struct LocalPartials {
   int first, end;
   uint32_t at, pitch;
   __device__ __forceinline__ bool Has(int segment) const {
@@ -46,31 +46,31 @@ struct SumsHere {
 // For a whole warp. What is not here another thread block left. All of this is run once or twice,
 // at the very end, when everybody waits for it: few instructions, and no special registers.
 template <int kTiles>
-__device__ __forceinline__ void FinishTile(const TargetLaunch& p, int tile, int column_tile,
-                                           int lane, const SumsHere& here) {
+__device__ __forceinline__ void ReduceTile(const TargetLaunch& p, int tile, int column_tile,
+                                           int lane, const LocalPartials& here) {
   const int segments = p.segments;
-  uint4* const meeting = Meeting<kTiles>(p, tile, 0, column_tile, lane);
+  uint4* const partials = PartialAddress<kTiles>(p, tile, 0, column_tile, lane);
   float sum[4] = {};
-  for (int first = 0; first < segments; first += kSumsTogether) {
-    uint4 left[kSumsTogether];
+  for (int first = 0; first < segments; first += kPartialsTogether) {
+    uint4 left[kPartialsTogether];
     bool arrived = false;
     while (!arrived) {
       arrived = true;
 #pragma unroll
-      for (int i = 0; i < kSumsTogether; ++i) {
+      for (int i = 0; i < kPartialsTogether; ++i) {
         if (first + i < segments && !here.Has(first + i)) {
-          left[i] = WorkspaceLoad(meeting + (first + i) * (kTiles * 32));
+          left[i] = WorkspaceLoad(partials + (first + i) * (kTiles * 32));
         }
       }
 #pragma unroll
-      for (int i = 0; i < kSumsTogether; ++i) {
+      for (int i = 0; i < kPartialsTogether; ++i) {
         if (first + i < segments && !here.Has(first + i)) {
           arrived = arrived && Arrived(left[i]);
         }
       }
     }
 #pragma unroll
-    for (int i = 0; i < kSumsTogether; ++i) {
+    for (int i = 0; i < kPartialsTogether; ++i) {
       const int segment = first + i;
       if (segment >= segments) continue;
       float4 part;
@@ -79,7 +79,7 @@ __device__ __forceinline__ void FinishTile(const TargetLaunch& p, int tile, int 
       } else {
         part = make_float4(__uint_as_float(left[i].x), __uint_as_float(left[i].y),
                            __uint_as_float(left[i].z), __uint_as_float(left[i].w));
-        WorkspaceStore(meeting + segment * (kTiles * 32),
+        WorkspaceStore(partials + segment * (kTiles * 32),
                        make_uint4(kClean, kClean, kClean, kClean));
       }
       sum[0] = __fadd_rn(sum[0], part.x);
