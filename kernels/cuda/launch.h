@@ -24,7 +24,7 @@ struct CudaContext {
   bool has_wgmma = false;        // kCapSm90a
   bool has_bulk_copies = false;  // kCapBulkCopy
   int max_shared_bytes = 0;      // of one block, opt-in
-  // Device scratch, kWorkspaceBytes or more, all of it kWorkspaceClean between launches: an arm
+  // Device scratch, kWorkspaceBytes or more, all of it kEmptySentinelByte between launches: an arm
   // that leaves anything else there breaks the next.
   std::byte* workspace = nullptr;
   int64_t workspace_bytes = 0;
@@ -42,7 +42,7 @@ struct CudaContext {
 absl::StatusOr<CudaContext> ContextOf(int ordinal, const DeviceInfo& device);
 
 // What fills the workspace between launches: the all-ones word, a NaN that no kernel computes.
-inline constexpr unsigned char kWorkspaceClean = 0xff;
+inline constexpr unsigned char kEmptySentinelByte = 0xff;
 inline constexpr int64_t kWorkspaceBytes = int64_t{32} << 20;
 inline constexpr int64_t kScratchBytes = int64_t{32} << 20;
 

@@ -66,7 +66,7 @@ class Bench {
         pitch_(cuda::PaddedK(spec.k)),
         x_(static_cast<size_t>(kRows * pitch_) * 2),
         y_(OutputBytes()),
-        workspace_(cuda::kWorkspaceBytes, cuda::kWorkspaceClean),
+        workspace_(cuda::kWorkspaceBytes, cuda::kEmptySentinelByte),
         scratch_(cuda::kScratchBytes) {
     const BenchWeight source(spec, 1);
     const int64_t bytes = backend.ResidentBytes(spec);

@@ -275,7 +275,7 @@ bool BenchShape(Backend& backend, const WeightSpec& spec, const Options& options
   const DeviceBytes device_x(x.size() * 2);
   const DeviceBytes y(static_cast<size_t>((most + kSpareRows) * spec.n) * 4);
   const DeviceBytes sibling_y(static_cast<size_t>(most * most_n) * 4);
-  const DeviceBytes workspace(cuda::kWorkspaceBytes, cuda::kWorkspaceClean);
+  const DeviceBytes workspace(cuda::kWorkspaceBytes, cuda::kEmptySentinelByte);
   const DeviceBytes scratch(cuda::kScratchBytes);
   if (workspace.data == nullptr || scratch.data == nullptr || y.data == nullptr ||
       sibling_y.data == nullptr || device_x.data == nullptr || sink.data == nullptr) {

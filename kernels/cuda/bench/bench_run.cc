@@ -122,7 +122,7 @@ bool MeasureBare(Work* work) {
   context.scratch = scratch->data();
   context.scratch_bytes = cuda::kScratchBytes;
   bool ok =
-      cudaMemset(workspace->data(), cuda::kWorkspaceClean, workspace->size()) == cudaSuccess &&
+      cudaMemset(workspace->data(), cuda::kEmptySentinelByte, workspace->size()) == cudaSuccess &&
       cudaMemset(x->data(), 0, x->size()) == cudaSuccess &&
       cudaMemcpy2D(x->data(), static_cast<size_t>(pitch) * 2, work->x.data(),
                    static_cast<size_t>(spec.k) * 2, static_cast<size_t>(spec.k) * 2,

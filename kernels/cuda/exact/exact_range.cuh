@@ -122,7 +122,7 @@ class RangeProduct {
         stage = stage + 1 == Shape::kStages ? 0 : stage + 1;
       }
       if (End() < (unit + 1) * plan.unit_stages) {
-        LeaveWords(CarryAt(range), 32, sums);
+        StoreWords(CarryAt(range), 32, sums);
       } else {
         Finish(unit, sums);
       }
@@ -278,9 +278,9 @@ class RangeProduct {
   }
   __device__ __forceinline__ void LoadCarry(int range, float (&sums)[Shape::kSums]) const {
     uint32_t* const carry = CarryAt(range);
-    while (!AskWords(carry, 32, sums)) {
+    while (!TryLoadWords(carry, 32, sums)) {
     }
-    CleanWords<Shape::kSums>(carry, 32);
+    ResetWords<Shape::kSums>(carry, 32);
     __syncwarp();
   }
 
@@ -323,7 +323,7 @@ class RangeProduct {
         (int64_t{at.tile_group} * plan.column_groups + at.column_group) * p.segments * kWords;
     const int last = LastSegment(unit - at.segment * plan.column_groups);
     if (at.segment != last) {
-      LeaveWords(partials + at.segment * kWords, 32, own);
+      StoreWords(partials + at.segment * kWords, 32, own);
       return;
     }
     float sum[Shape::kOutputs] = {};
@@ -336,7 +336,7 @@ class RangeProduct {
 #pragma unroll
         for (int i = 0; i < kTogether; ++i) {
           if (first + i >= p.segments || first + i == last) continue;
-          const bool here = AskWords(partials + (first + i) * kWords, 32, others[i]);
+          const bool here = TryLoadWords(partials + (first + i) * kWords, 32, others[i]);
           arrived = arrived && here;
         }
       }
@@ -344,7 +344,7 @@ class RangeProduct {
       for (int i = 0; i < kTogether; ++i) {
         if (first + i >= p.segments) continue;
         const bool here = first + i == last;
-        if (!here) CleanWords<Shape::kOutputs>(partials + (first + i) * kWords, 32);
+        if (!here) ResetWords<Shape::kOutputs>(partials + (first + i) * kWords, 32);
 #pragma unroll
         for (int j = 0; j < Shape::kOutputs; ++j) {
           sum[j] = __fadd_rn(sum[j], here ? own[j] : others[i][j]);

@@ -25,9 +25,9 @@ __device__ __forceinline__ uint4* PartialAddress(const TargetLaunch& p, int tile
 template <int kTiles>
 __device__ __forceinline__ void StorePartial(const TargetLaunch& p, int tile, int segment,
                                              int column_tile, int lane, const float (&sum)[4]) {
-  WorkspaceStore(
-      PartialAddress<kTiles>(p, tile, segment, column_tile, lane),
-      make_uint4(NeverClean(sum[0]), NeverClean(sum[1]), NeverClean(sum[2]), NeverClean(sum[3])));
+  WorkspaceStore(PartialAddress<kTiles>(p, tile, segment, column_tile, lane),
+                 make_uint4(AvoidSentinel(sum[0]), AvoidSentinel(sum[1]), AvoidSentinel(sum[2]),
+                            AvoidSentinel(sum[3])));
 }
 
 // Segments of a tile's column tile whose sums are in this thread block's shared memory, from `at`
@@ -65,7 +65,7 @@ __device__ __forceinline__ void ReduceTile(const TargetLaunch& p, int tile, int 
 #pragma unroll
       for (int i = 0; i < kPartialsTogether; ++i) {
         if (first + i < segments && !here.Has(first + i)) {
-          arrived = arrived && Arrived(left[i]);
+          arrived = arrived && AllArrived(left[i]);
         }
       }
     }
@@ -80,7 +80,7 @@ __device__ __forceinline__ void ReduceTile(const TargetLaunch& p, int tile, int 
         part = make_float4(__uint_as_float(left[i].x), __uint_as_float(left[i].y),
                            __uint_as_float(left[i].z), __uint_as_float(left[i].w));
         WorkspaceStore(partials + segment * (kTiles * 32),
-                       make_uint4(kClean, kClean, kClean, kClean));
+                       make_uint4(kEmptySentinel, kEmptySentinel, kEmptySentinel, kEmptySentinel));
       }
       sum[0] = __fadd_rn(sum[0], part.x);
       sum[1] = __fadd_rn(sum[1], part.y);

@@ -21,30 +21,31 @@ __device__ __forceinline__ void WorkspaceStore(uint4* to, uint4 v) {
                : "memory");
 }
 
-inline constexpr uint32_t kClean = 0xffffffffu;
-__device__ __forceinline__ uint32_t NeverClean(float sum) {
+inline constexpr uint32_t kEmptySentinel = 0xffffffffu;
+__device__ __forceinline__ uint32_t AvoidSentinel(float sum) {
   const uint32_t bits = __float_as_uint(sum);
-  return bits == kClean ? 0x7fffffffu : bits;  // both are NaN
+  return bits == kEmptySentinel ? 0x7fffffffu : bits;  // both are NaN
 }
-__device__ __forceinline__ bool Arrived(const uint4& v) {
-  return v.x != kClean && v.y != kClean && v.z != kClean && v.w != kClean;
+__device__ __forceinline__ bool AllArrived(const uint4& v) {
+  return v.x != kEmptySentinel && v.y != kEmptySentinel && v.z != kEmptySentinel &&
+         v.w != kEmptySentinel;
 }
 
 // Word by word, for a warp: words `stride` apart from this thread's first on.
 template <int kCount>
-__device__ __forceinline__ void LeaveWords(uint32_t* to, int stride,
+__device__ __forceinline__ void StoreWords(uint32_t* to, int stride,
                                            const float (&values)[kCount]) {
 #pragma unroll
   for (int i = 0; i < kCount; ++i) {
     asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(to + i * stride),
-                 "r"(NeverClean(values[i]))
+                 "r"(AvoidSentinel(values[i]))
                  : "memory");
   }
 }
 // Asks for words; whether all had arrived.
 template <int kCount>
-__device__ __forceinline__ bool AskWords(const uint32_t* from, int stride,
-                                         float (&values)[kCount]) {
+__device__ __forceinline__ bool TryLoadWords(const uint32_t* from, int stride,
+                                             float (&values)[kCount]) {
   bool arrived = true;
 #pragma unroll
   for (int i = 0; i < kCount; ++i) {
@@ -56,14 +57,15 @@ __device__ __forceinline__ bool AskWords(const uint32_t* from, int stride,
     values[i] = __uint_as_float(word);
   }
 #pragma unroll
-  for (int i = 0; i < kCount; ++i) arrived = arrived && __float_as_uint(values[i]) != kClean;
+  for (int i = 0; i < kCount; ++i)
+    arrived = arrived && __float_as_uint(values[i]) != kEmptySentinel;
   return arrived;
 }
 template <int kCount>
-__device__ __forceinline__ void CleanWords(uint32_t* at, int stride) {
+__device__ __forceinline__ void ResetWords(uint32_t* at, int stride) {
 #pragma unroll
   for (int i = 0; i < kCount; ++i) {
-    asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(at + i * stride), "r"(kClean)
+    asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(at + i * stride), "r"(kEmptySentinel)
                  : "memory");
   }
 }

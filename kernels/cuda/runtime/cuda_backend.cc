@@ -98,7 +98,7 @@ absl::Status CudaBackend::Open(int64_t memory_budget_bytes, bool library) {
   context_.library = library_.get();
   has_programmatic_ = context_.has_bulk_copies;
   if (absl::Status s = CudaStatus(
-          cudaMemsetAsync(workspace_.data(), kWorkspaceClean, workspace_.size(), compute_.get()),
+          cudaMemsetAsync(workspace_.data(), kEmptySentinelByte, workspace_.size(), compute_.get()),
           "cudaMemsetAsync");
       !s.ok()) {
     return s;

@@ -197,7 +197,7 @@ absl::Status CudaBackend::EnqueueArm(const Arm& arm, ArmArgs args, CudaContext& 
   context.programmatic = status.ok() && has_programmatic_ && run_options_.programmatic &&
                          arm.numerics != NumericsClass::kW8A8;
   if (!status.ok()) {
-    cudaMemsetAsync(workspace_.data(), kWorkspaceClean, workspace_.size(), context.stream);
+    cudaMemsetAsync(workspace_.data(), kEmptySentinelByte, workspace_.size(), context.stream);
     cudaGetLastError();
   }
   return status;

@@ -239,7 +239,7 @@ TEST(CudaBackend, AFailedLaunchThatIsNotStickyLeavesTheDeviceHealthyAndTheWorksp
     EXPECT_TRUE(cuda.backend->healthy());
     const auto shown = RunPoisoned(*cuda.backend, shows, **weight, x, 1, DType::kF32);
     ASSERT_TRUE(shown.ok()) << shown.status();
-    EXPECT_THAT(*shown, Each(std::byte{kWorkspaceClean})) << turn;
+    EXPECT_THAT(*shown, Each(std::byte{kEmptySentinelByte})) << turn;
   }
 }
 
