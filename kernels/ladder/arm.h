@@ -16,7 +16,7 @@ namespace fulcrum {
 class ResidentWeight;
 
 // One more weight of a launch, of the same format and K, for the same rows.
-struct Sibling {
+struct FusedWeight {
   const ResidentWeight* weight = nullptr;
   void* output = nullptr;    // [m, its N], in the launch's output_type
   int64_t output_pitch = 0;  // elements, >= its N
@@ -34,7 +34,7 @@ struct ArmArgs {
   int m = 0;                 // rows, 1 <= m <= the arm's rows_per_launch
   int output_room = 0;       // rows there is memory for, those beyond m for anything; below m: m
   void* context = nullptr;   // backend's: a thread pool on CPU, a stream with workspace on CUDA
-  std::span<const Sibling> siblings = {};  // given only to arms that fuse
+  std::span<const FusedWeight> fused = {};  // given only to arms that fuse
 };
 using ArmFn = absl::Status (*)(const ArmArgs&);
 
@@ -63,7 +63,7 @@ struct Arm {
   int rows_per_launch = kMaxDecodeRows;
   Gate gate = {};             // the lever (and choice) that opens it; ungated arms are always open
   uint32_t needs = kCapNone;  // DeviceCap bits
-  bool fuses = false;         // takes siblings: one kernel for several weights
+  bool fuses = false;         // takes fused weights: one kernel for several weights
   ArmFn run = nullptr;
 
   bool Serves(WeightFormat f, Step step, int m) const {

@@ -8,7 +8,7 @@ namespace fulcrum::cuda {
 
 absl::Status dense_gemm_tiled_bf16(const ArmArgs& args) {
   if (args.m <= kMaxDecodeRows) return dense_gemm_m16_bf16(args);
-  const Product p = MakeProduct(args);
+  const GemmParams p = MakeGemmParams(args);
   const auto& context = *static_cast<const CudaContext*>(args.context);
   const auto run = [&] {
     if (!TileServes(context))

@@ -7,7 +7,7 @@
 namespace fulcrum::cuda {
 
 absl::Status dense_gemv_bf16(const ArmArgs& args) {
-  const Product p = MakeProduct(args);
+  const GemmParams p = MakeGemmParams(args);
   const auto& context = *static_cast<const CudaContext*>(args.context);
   const auto run = [&] {
     if (args.m == 1) return LaunchExact<Bf16Fragment, 1, 1>(p, context.stream);

@@ -1,6 +1,6 @@
 // q2_0, class exact, up to 32 rows in one pass over the weights on integer tensor cores; a weight
-// and its siblings in one launch. Where a tile does not fit in shared memory the exact arm of eight
-// rows serves instead: same bits.
+// and those fused with it in one launch. Where a tile does not fit in shared memory the exact arm
+// of eight rows serves instead: same bits.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <vector>
@@ -30,7 +30,7 @@ ImmaKernel KernelOf(const Q2ImmaShapeOfWork& work) {
 }
 
 // Sets the launch's next targets; returns how many of `all` they are.
-size_t TakeTargets(std::span<const Sibling> all, Q2ImmaArgs* launch) {
+size_t TakeTargets(std::span<const FusedWeight> all, Q2ImmaArgs* launch) {
   const size_t count = std::min(all.size(), size_t{kQ2MostTargets});
   int tiles = 0;
   for (size_t i = 0; i < count; ++i) {
@@ -50,8 +50,8 @@ size_t TakeTargets(std::span<const Sibling> all, Q2ImmaArgs* launch) {
 cudaError_t Run(const ArmArgs& args, bool* serves) {
   const auto& context = *static_cast<const CudaContext*>(args.context);
   const auto& layout = static_cast<const CudaWeight*>(args.weight)->layout().q2;
-  std::vector<Sibling> targets = {{args.weight, args.output, args.output_pitch}};
-  targets.insert(targets.end(), args.siblings.begin(), args.siblings.end());
+  std::vector<FusedWeight> targets = {{args.weight, args.output, args.output_pitch}};
+  targets.insert(targets.end(), args.fused.begin(), args.fused.end());
   Q2ImmaArgs launch = {};
   launch.layout = layout;
   launch.tile_bytes = layout.TileBytes();
@@ -61,7 +61,7 @@ cudaError_t Run(const ArmArgs& args, bool* serves) {
   launch.m = args.m;
   launch.y_f32 = args.output_type == DType::kF32;
   launch.by_m = Divider(args.m);
-  std::span<const Sibling> rest(targets);
+  std::span<const FusedWeight> rest(targets);
   bool first = true;
   while (!rest.empty()) {
     const size_t taken = TakeTargets(rest, &launch);
@@ -117,12 +117,11 @@ absl::Status RunInPieces(const ArmArgs& args) {
     piece.activations =
         static_cast<const uint16_t*>(args.activations) + first * args.activation_pitch;
     piece.output = static_cast<std::byte*>(args.output) + first * args.output_pitch * size;
-    std::vector<Sibling> siblings(args.siblings.begin(), args.siblings.end());
-    for (Sibling& sibling : siblings) {
-      sibling.output =
-          static_cast<std::byte*>(sibling.output) + first * sibling.output_pitch * size;
+    std::vector<FusedWeight> fused(args.fused.begin(), args.fused.end());
+    for (FusedWeight& other : fused) {
+      other.output = static_cast<std::byte*>(other.output) + first * other.output_pitch * size;
     }
-    piece.siblings = siblings;
+    piece.fused = fused;
     if (absl::Status s = q2_0_mmvq(piece); !s.ok()) return s;
   }
   return absl::OkStatus();

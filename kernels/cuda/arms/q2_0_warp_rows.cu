@@ -20,14 +20,14 @@ StreamKernel StreamingKernel(int m, int pairs) {
   return m == 3 ? &Q2StreamRowsKernel<3, 2> : &Q2StreamRowsKernel<4, 2>;
 }
 
-// *serves: whether the tiles fit; their size is that of the siblings' tiles.
+// *serves: whether the tiles fit; the tiles of fused weights have the same size.
 cudaError_t Stream(const ArmArgs& args, bool* serves) {
   const auto& context = *static_cast<const CudaContext*>(args.context);
   const int chunks = static_cast<const CudaWeight*>(args.weight)->layout().q2.chunks;
   const int pairs = Q2StreamPairs(args.m, chunks);
   const StreamKernel kernel = StreamingKernel(args.m, pairs);
   bool programmatic = context.programmatic;
-  const auto launch = [&](const Sibling& target) {
+  const auto launch = [&](const FusedWeight& target) {
     const auto& weight = *static_cast<const CudaWeight*>(target.weight);
     const Q2Layout& layout = weight.layout().q2;
     Q2StreamRows p = {.product = {.tiles = weight.codes(),
@@ -64,8 +64,8 @@ cudaError_t Stream(const ArmArgs& args, bool* serves) {
     return LaunchKernel(kernel, grid, context.stream, p);
   };
   cudaError_t error = launch({args.weight, args.output, args.output_pitch});
-  for (const Sibling& sibling : args.siblings) {
-    if (error == cudaSuccess && *serves) error = launch(sibling);
+  for (const FusedWeight& other : args.fused) {
+    if (error == cudaSuccess && *serves) error = launch(other);
   }
   return error;
 }

@@ -12,7 +12,7 @@ absl::Status w8a16_gemm_m32(const ArmArgs& args) {
     return static_cast<const CudaWeight*>(weight)->has_nan();
   };
   const bool nan =
-      has_nan(args.weight) || std::ranges::any_of(args.siblings, has_nan, &Sibling::weight);
+      has_nan(args.weight) || std::ranges::any_of(args.fused, has_nan, &FusedWeight::weight);
   return CudaStatus(nan ? RunOnePass<Fp8Quarter<true>>(args, &RunMmaFp8<1, 32>)
                         : RunOnePass<Fp8Quarter<false>>(args, &RunMmaFp8<1, 32>),
                     "w8a16_gemm_m32");

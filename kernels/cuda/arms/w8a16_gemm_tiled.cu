@@ -8,7 +8,7 @@ namespace fulcrum::cuda {
 
 absl::Status w8a16_gemm_tiled(const ArmArgs& args) {
   if (args.m <= kMaxDecodeRows) return w8a16_gemm_m32(args);
-  const Product p = MakeProduct(args);
+  const GemmParams p = MakeGemmParams(args);
   const auto& context = *static_cast<const CudaContext*>(args.context);
   const auto run = [&] {
     if (!TileServes(context))

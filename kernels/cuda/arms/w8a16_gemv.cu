@@ -7,7 +7,7 @@
 namespace fulcrum::cuda {
 
 absl::Status w8a16_gemv(const ArmArgs& args) {
-  const Product p = MakeProduct(args);
+  const GemmParams p = MakeGemmParams(args);
   const auto& context = *static_cast<const CudaContext*>(args.context);
   const auto run = [&] {
     if (static_cast<const CudaWeight*>(args.weight)->has_nan()) {

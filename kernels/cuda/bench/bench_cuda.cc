@@ -309,7 +309,7 @@ bool BenchShape(Backend& backend, const WeightSpec& spec, const Options& options
       const auto run = [&](int i, cudaStream_t stream, DType type) {
         context.stream = stream;
         context.programmatic = options.programmatic && stream != nullptr && i > 0;
-        std::vector<Sibling> siblings;
+        std::vector<FusedWeight> siblings;
         if (arm.fuses) {
           for (const auto& other : sibling_copies[static_cast<size_t>(i) % copies.size()]) {
             siblings.push_back({other.get(), sibling_y.data, other->spec().n});
@@ -324,7 +324,7 @@ bool BenchShape(Backend& backend, const WeightSpec& spec, const Options& options
                                              .m = m,
                                              .output_room = m + kSpareRows,
                                              .context = &context,
-                                             .siblings = siblings});
+                                             .fused = siblings});
         if (!status.ok()) std::fprintf(stderr, "%s\n", status.ToString().c_str());
         return status.ok();
       };

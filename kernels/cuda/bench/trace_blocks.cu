@@ -57,16 +57,16 @@ namespace {
 
 template <int kTiles>
 cudaError_t RunM16(const ArmArgs& args) {
-  return cuda::LaunchMma<cuda::TracedFragment, kTiles, 2>(cuda::MakeProduct(args),
+  return cuda::LaunchMma<cuda::TracedFragment, kTiles, 2>(cuda::MakeGemmParams(args),
                                                           cuda::StreamOf(args));
 }
 
 template <int kColumnTiles>
 cudaError_t RunM32(const ArmArgs& args) {
-  std::array<cuda::Target, cuda::kMostTargets> targets;
+  std::array<cuda::GemmTarget, cuda::kMaxGemmTargets> targets;
   bool serves = false;
   const cudaError_t error = cuda::LaunchOnePass<cuda::TracedQuarter, kColumnTiles>(
-      cuda::MakeProduct(args), cuda::TargetsOf(args, {}, targets),
+      cuda::MakeGemmParams(args), cuda::GemmTargetsOf(args, {}, targets),
       *static_cast<const cuda::CudaContext*>(args.context), &serves);
   return error == cudaSuccess && !serves ? cudaErrorNotSupported : error;
 }

@@ -9,7 +9,7 @@ namespace fulcrum::cuda {
 template <int kColumns>
 cudaError_t RunExactFp8(const ArmArgs& args) {
   const auto& context = *static_cast<const CudaContext*>(args.context);
-  const Product p = MakeProduct(args);
+  const GemmParams p = MakeGemmParams(args);
   if (static_cast<const CudaWeight*>(args.weight)->has_nan()) {
     return LaunchExactRanges<Fp8Steps<true, 1>, kColumns>(p, context);
   }

@@ -14,7 +14,7 @@ namespace fulcrum::cuda {
 
 template <class Steps, int kTiles, int kColumns>
 __global__ void __launch_bounds__((RangeShape<Steps, kTiles, kColumns>::Warps(kFromSm90) * 32), 1)
-    RangeKernel(const __grid_constant__ Product p, const __grid_constant__ RangePlan plan) {
+    RangeKernel(const __grid_constant__ GemmParams p, const __grid_constant__ RangePlan plan) {
   extern __shared__ __align__(16) std::byte shared[];
   const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32, 0);
   const int range = warp * static_cast<int>(gridDim.x) + static_cast<int>(blockIdx.x);
@@ -41,7 +41,7 @@ inline int BlockWarps(int64_t units, int multiprocessors, int most) {
 
 // All thread blocks of a launch run at once, as whoever waits for another needs.
 template <class Steps, int kTiles, int kColumns>
-cudaError_t LaunchRanges(const Product& p, const CudaContext& context) {
+cudaError_t LaunchRanges(const GemmParams& p, const CudaContext& context) {
   using Shape = RangeShape<Steps, kTiles, kColumns>;
   const auto kernel = &RangeKernel<Steps, kTiles, kColumns>;
   const int64_t units =
@@ -88,7 +88,7 @@ cudaError_t LaunchRanges(const Product& p, const CudaContext& context) {
 
 // Two tiles a warp where that leaves two warps or more to a scheduler, else one.
 template <class Steps, int kColumns>
-cudaError_t LaunchExactRanges(const Product& p, const CudaContext& context) {
+cudaError_t LaunchExactRanges(const GemmParams& p, const CudaContext& context) {
   const int64_t units = int64_t{p.tiles} / 2 * p.segments * ((p.m + kColumns - 1) / kColumns);
   return units >= int64_t{context.sm_count} * 2 * kSchedulers
              ? LaunchRanges<Steps, 2, kColumns>(p, context)

@@ -20,7 +20,7 @@
 
 #include "kernels/cuda/device/async_copy.cuh"
 #include "kernels/cuda/exact/exact_step.cuh"
-#include "kernels/cuda/gemm/product.cuh"
+#include "kernels/cuda/gemm/gemm_params.cuh"
 #include "kernels/cuda/gemm/workspace.cuh"
 
 namespace fulcrum::cuda {
@@ -80,7 +80,7 @@ class RangeProduct {
   using Shape = RangeShape<Steps, kTiles, kColumns>;
 
  public:
-  __device__ __forceinline__ RangeProduct(const Product& product, const RangePlan& range_plan,
+  __device__ __forceinline__ RangeProduct(const GemmParams& product, const RangePlan& range_plan,
                                           uint32_t shared, int of_range)
       : p(product),
         plan(range_plan),
@@ -362,7 +362,7 @@ class RangeProduct {
     __syncwarp();
   }
 
-  const Product& p;
+  const GemmParams& p;
   const RangePlan& plan;
   const int lane;
   const uint32_t ring;

@@ -7,7 +7,7 @@
 
 #include <cstdint>
 
-#include "kernels/cuda/gemm/targets.cuh"
+#include "kernels/cuda/gemm/grouped_gemm.cuh"
 #include "kernels/cuda/gemm/workspace.cuh"
 
 namespace fulcrum::cuda {
@@ -17,13 +17,13 @@ inline constexpr int kPartialBytes = 32 * 16;  // of one segment of a tile's col
 
 // A 16-byte word a thread. tile: of the launch's part.
 template <int kTiles>
-__device__ __forceinline__ uint4* PartialAddress(const TargetLaunch& p, int tile, int segment,
+__device__ __forceinline__ uint4* PartialAddress(const GroupedGemmParams& p, int tile, int segment,
                                                  int column_tile, int lane) {
   return p.workspace + ((int64_t{tile} * p.segments + segment) * kTiles + column_tile) * 32 + lane;
 }
 
 template <int kTiles>
-__device__ __forceinline__ void StorePartial(const TargetLaunch& p, int tile, int segment,
+__device__ __forceinline__ void StorePartial(const GroupedGemmParams& p, int tile, int segment,
                                              int column_tile, int lane, const float (&sum)[4]) {
   WorkspaceStore(PartialAddress<kTiles>(p, tile, segment, column_tile, lane),
                  make_uint4(AvoidSentinel(sum[0]), AvoidSentinel(sum[1]), AvoidSentinel(sum[2]),
@@ -46,7 +46,7 @@ struct LocalPartials {
 // For a whole warp. What is not here another thread block left. All of this is run once or twice,
 // at the very end, when everybody waits for it: few instructions, and no special registers.
 template <int kTiles>
-__device__ __forceinline__ void ReduceTile(const TargetLaunch& p, int tile, int column_tile,
+__device__ __forceinline__ void ReduceTile(const GroupedGemmParams& p, int tile, int column_tile,
                                            int lane, const LocalPartials& here) {
   const int segments = p.segments;
   uint4* const partials = PartialAddress<kTiles>(p, tile, 0, column_tile, lane);

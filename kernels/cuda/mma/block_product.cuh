@@ -15,16 +15,16 @@
 #include "kernels/cuda/device/hopper_tile.cuh"
 #include "kernels/cuda/device/kernel_launch.h"
 #include "kernels/cuda/device/tensor_map.h"
+#include "kernels/cuda/gemm/grouped_gemm.cuh"
 #include "kernels/cuda/gemm/mma_step.cuh"
 #include "kernels/cuda/gemm/row_copies.cuh"
-#include "kernels/cuda/gemm/targets.cuh"
 #include "kernels/cuda/mma/block_plan.h"
 
 namespace fulcrum::cuda {
 
 inline constexpr int kFoldsTogether = 5;  // inner sums of blocks, asked for together
 
-struct BlockArgs : TargetLaunch {
+struct BlockArgs : GroupedGemmParams {
   BlockPlan plan;
   int tiles;
   const uint16_t* x;
@@ -239,10 +239,10 @@ __global__ void __launch_bounds__(BlockMaxWarps(kTiles, Quarter::kBlockBytes) * 
 
 // m <= 8 kTiles. False in `serves`, and nothing launched, where this kernel is not for the product.
 template <class Quarter, int kTiles>
-cudaError_t LaunchBlocks(const Product& p, std::span<const Target> targets,
+cudaError_t LaunchBlocks(const GemmParams& p, std::span<const GemmTarget> targets,
                          const CudaContext& context, bool* serves) {
   BlockArgs args;
-  Fill(p, targets, context, &args);
+  FillGroupedParams(p, targets, context, &args);
   args.tiles = TilesOf(targets);
   args.plan = PlanBlocks({.tiles = args.tiles,
                           .segment_blocks = p.segment_blocks,

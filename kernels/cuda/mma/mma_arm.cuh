@@ -9,7 +9,7 @@ namespace fulcrum::cuda {
 // One pass over the weights for all m <= kMaxRows (16 or 32) columns.
 template <class Weights, int kTiles, int kMaxRows>
 cudaError_t RunMma(const ArmArgs& args) {
-  const Product p = MakeProduct(args);
+  const GemmParams p = MakeGemmParams(args);
   const cudaStream_t stream = StreamOf(args);
   if (args.m <= 8) return LaunchMma<Weights, kTiles, 1>(p, stream);
   if constexpr (kMaxRows > 16) {

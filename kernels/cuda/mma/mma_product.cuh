@@ -9,15 +9,15 @@
 
 #include "kernels/cuda/device/block_trace.cuh"
 #include "kernels/cuda/gemm/fragment.cuh"
+#include "kernels/cuda/gemm/gemm_params.cuh"
 #include "kernels/cuda/gemm/mma_step.cuh"
-#include "kernels/cuda/gemm/product.cuh"
 
 namespace fulcrum::cuda {
 
 inline constexpr int kMmaMaxWarps = 8;
 
 template <class Weights, int kTiles, int kColumnTiles>
-__global__ void __launch_bounds__(kMmaMaxWarps * 32) MmaProduct(Product p) {
+__global__ void __launch_bounds__(kMmaMaxWarps * 32) MmaProduct(GemmParams p) {
 #if __CUDA_ARCH__ >= 800
   [[maybe_unused]] const BlockTrace<Weights> trace;
   extern __shared__ float sums[];  // [segment][column][row]
@@ -101,7 +101,7 @@ __global__ void __launch_bounds__(kMmaMaxWarps * 32) MmaProduct(Product p) {
 
 // m <= 8 kColumnTiles.
 template <class Weights, int kTiles, int kColumnTiles>
-cudaError_t LaunchMma(const Product& p, cudaStream_t stream) {
+cudaError_t LaunchMma(const GemmParams& p, cudaStream_t stream) {
   const auto kernel = &MmaProduct<Weights, kTiles, kColumnTiles>;
   const size_t shared = size_t{4} * p.segments * kColumnTiles * kMmaColumns * kTiles * kTileRows;
   if (const cudaError_t error = AllowShared(kernel, shared); error != cudaSuccess) {

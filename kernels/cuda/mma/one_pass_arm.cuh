@@ -12,7 +12,7 @@
 namespace fulcrum::cuda {
 
 template <class Quarter, int kTiles>
-cudaError_t LaunchOnePass(const Product& p, std::span<const Target> targets,
+cudaError_t LaunchOnePass(const GemmParams& p, std::span<const GemmTarget> targets,
                           const CudaContext& context, bool* serves) {
   if (const cudaError_t error = LaunchBlocks<Quarter, kTiles>(p, targets, context, serves);
       *serves || error != cudaSuccess) {
@@ -21,27 +21,28 @@ cudaError_t LaunchOnePass(const Product& p, std::span<const Target> targets,
   return LaunchStream<Quarter, kTiles>(p, targets, context, serves);
 }
 
-// One kernel for the weight and its siblings. Where that cannot serve, `otherwise` runs each alone.
+// One kernel for the weight and those fused with it. Where that cannot serve, `otherwise` runs each
+// alone.
 template <class Quarter>
 cudaError_t RunOnePass(const ArmArgs& args, cudaError_t (*otherwise)(const ArmArgs&)) {
-  const Product p = MakeProduct(args);
+  const GemmParams p = MakeGemmParams(args);
   const auto& context = *static_cast<const CudaContext*>(args.context);
   const auto launch = p.m <= 8    ? &LaunchOnePass<Quarter, 1>
                       : p.m <= 16 ? &LaunchOnePass<Quarter, 2>
                                   : &LaunchOnePass<Quarter, 4>;
   ArmArgs part = args;
-  std::span<const Sibling> rest = args.siblings;
+  std::span<const FusedWeight> rest = args.fused;
   while (true) {
-    std::array<Target, kMostTargets> targets;
-    const size_t siblings = std::min(rest.size(), targets.size() - 1);
+    std::array<GemmTarget, kMaxGemmTargets> targets;
+    const size_t count = std::min(rest.size(), targets.size() - 1);
     bool serves = false;
     if (const cudaError_t error =
-            launch(p, TargetsOf(part, rest.first(siblings), targets), context, &serves);
+            launch(p, GemmTargetsOf(part, rest.first(count), targets), context, &serves);
         error != cudaSuccess) {
       return error;
     }
     if (serves) {
-      rest = rest.subspan(siblings);
+      rest = rest.subspan(count);
     } else if (const cudaError_t error = otherwise(part); error != cudaSuccess) {
       return error;
     }

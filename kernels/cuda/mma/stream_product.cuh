@@ -309,10 +309,10 @@ __global__ void __launch_bounds__((kStreamWarps<Quarter, kTiles> + kStreamMostPr
 
 // m <= 8 kTiles. False in `serves`, and nothing launched, where this kernel cannot serve.
 template <class Quarter, int kTiles>
-cudaError_t LaunchStream(const Product& p, std::span<const Target> targets,
+cudaError_t LaunchStream(const GemmParams& p, std::span<const GemmTarget> targets,
                          const CudaContext& context, bool* serves) {
   StreamArgs args;
-  Fill(p, targets, context, &args);
+  FillGroupedParams(p, targets, context, &args);
   const int tiles = TilesOf(targets);
   // As many tiles at a time as the workspace holds sums of, and shared memory own sums.
   int at_once = static_cast<int>(std::min<int64_t>(

@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/device/divider.cuh"
-#include "kernels/cuda/gemm/targets.cuh"
+#include "kernels/cuda/gemm/grouped_gemm.cuh"
 #include "kernels/cuda/mma/stream_plan.h"
 
 namespace fulcrum::cuda {
@@ -27,7 +27,7 @@ struct StreamNumbers {
 };
 inline constexpr int kCopiedRows = 2;  // measured on an H200: a gain at 1, a loss at 4
 
-struct StreamArgs : StreamNumbers, TargetLaunch {};
+struct StreamArgs : StreamNumbers, GroupedGemmParams {};
 
 // The units of one thread block, counted in the order they are worked on: others' first.
 struct StreamUnits {

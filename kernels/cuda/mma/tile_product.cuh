@@ -15,7 +15,7 @@
 
 #include "kernels/cuda/device/tensor_map.h"
 #include "kernels/cuda/gemm/fragment.cuh"
-#include "kernels/cuda/gemm/product.cuh"
+#include "kernels/cuda/gemm/gemm_params.cuh"
 #include "kernels/cuda/gemm/tile_launch.cuh"
 
 namespace fulcrum::cuda {
@@ -73,7 +73,7 @@ struct TileShared {
 
 template <class Operand, int kColumns>
 __global__ void __launch_bounds__(kTileThreads, 1)
-    TileProduct(Product p, TilePlan plan, const __grid_constant__ CUtensorMap activations) {
+    TileProduct(GemmParams p, TilePlan plan, const __grid_constant__ CUtensorMap activations) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   using Shared = TileShared<Operand, kColumns>;
   extern __shared__ __align__(1024) std::byte shared[];
@@ -246,7 +246,7 @@ inline bool TileServes(const CudaContext& context) {
 
 // m >= 1; kColumns at a time.
 template <class Operand, int kColumns>
-cudaError_t LaunchTiles(const Product& p, const CudaContext& context) {
+cudaError_t LaunchTiles(const GemmParams& p, const CudaContext& context) {
   using Shared = TileShared<Operand, kColumns>;
   CUtensorMap map;
   if (const cudaError_t error = DescribeRows(p.x, p.m, int64_t{p.blocks} * kBlockK, p.x_pitch,

@@ -7,7 +7,7 @@
 
 #include "kernels/cuda/device/hopper_tile.cuh"
 #include "kernels/cuda/device/ring.cuh"
-#include "kernels/cuda/gemm/product.cuh"
+#include "kernels/cuda/gemm/gemm_params.cuh"
 #include "kernels/cuda/q2/q2_imma_args.cuh"
 #include "kernels/cuda/q2/q8_rows.h"
 

@@ -29,7 +29,7 @@ cudaError_t RunOnLanes(const ArmArgs& args, const Choose& choose) {
       error != cudaSuccess) {
     return error;
   }
-  const auto launch = [&](const Sibling& target) {
+  const auto launch = [&](const FusedWeight& target) {
     const auto& weight = *static_cast<const CudaWeight*>(target.weight);
     const Q2LaneProduct p = {.tiles = weight.codes(),
                              .x = context.scratch,
@@ -50,8 +50,8 @@ cudaError_t RunOnLanes(const ArmArgs& args, const Choose& choose) {
     return LaunchKernel(kernel, grid, context.stream, p);
   };
   cudaError_t error = launch({args.weight, args.output, args.output_pitch});
-  for (const Sibling& sibling : args.siblings) {
-    if (error == cudaSuccess) error = launch(sibling);
+  for (const FusedWeight& other : args.fused) {
+    if (error == cudaSuccess) error = launch(other);
   }
   return error;
 }

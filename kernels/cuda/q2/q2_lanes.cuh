@@ -9,7 +9,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/device/grid_order.cuh"
-#include "kernels/cuda/gemm/product.cuh"
+#include "kernels/cuda/gemm/gemm_params.cuh"
 #include "kernels/cuda/layout/q2_layout.h"
 #include "kernels/cuda/q2/q8_chunk.cuh"
 #include "kernels/cuda/q2/q8_rows.h"

@@ -167,7 +167,7 @@ absl::Status CudaBackend::EnqueueArms(CudaSlot& slot, const Launch& launch,
     const int64_t pitch = PaddedK(launch.targets[i].weight->spec().k);
     int64_t first = 0;
     for (const int rows : Pieces(arm, launch.m)) {
-      absl::InlinedVector<Sibling, kMaxCopyParts> parts;
+      absl::InlinedVector<FusedWeight, kMaxCopyParts> parts;
       for (const size_t target : together) {
         const int64_t n = launch.targets[target].weight->spec().n;
         const auto row_bytes = static_cast<int64_t>(SizeOf(launch.output_type)) * n;
@@ -183,7 +183,7 @@ absl::Status CudaBackend::EnqueueArms(CudaSlot& slot, const Launch& launch,
                             .output_pitch = parts.front().output_pitch,
                             .m = rows,
                             .output_room = slot.OutputRoom(launch, i) - static_cast<int>(first),
-                            .siblings = std::span<const Sibling>(parts).subspan(1)};
+                            .fused = std::span<const FusedWeight>(parts).subspan(1)};
       if (absl::Status s = EnqueueArm(arm, args, context); !s.ok()) return s;
       first += rows;
     }

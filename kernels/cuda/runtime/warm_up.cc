@@ -96,15 +96,15 @@ absl::Status CudaBackend::WarmUpArm(const Arm& arm, ArmArgs args, const Event& d
   // Of the launches that an arm can fuse only the kernel is known here, not who is launched with
   // whom: a weight beside itself, as in gate and up, and twice, as in q, k and v. A choice that
   // this does not meet is loaded by its first call.
-  const Sibling itself = {args.weight, args.output, args.output_pitch};
-  const std::vector<Sibling> siblings(arm.fuses ? 2 : 0, itself);
+  const FusedWeight itself = {args.weight, args.output, args.output_pitch};
+  const std::vector<FusedWeight> fused(arm.fuses ? 2 : 0, itself);
   std::vector<ArmArgs> runs;
   for (const int m : WarmRows(arm)) {
     for (const DType type : {DType::kBf16, DType::kF32}) {
-      for (size_t count = 0; count <= siblings.size(); ++count) {
+      for (size_t count = 0; count <= fused.size(); ++count) {
         args.m = m;
         args.output_type = type;
-        args.siblings = std::span(siblings).first(count);
+        args.fused = std::span(fused).first(count);
         runs.push_back(args);
       }
     }

@@ -9,8 +9,9 @@ namespace fulcrum::cuda {
 namespace {
 
 struct Width {
-  int64_t (*cost)(const Product&, const CudaContext&);
-  cudaError_t (*launch)(const Product&, const std::byte*, const QuantisedRows&, const CudaContext&);
+  int64_t (*cost)(const GemmParams&, const CudaContext&);
+  cudaError_t (*launch)(const GemmParams&, const std::byte*, const QuantisedRows&,
+                        const CudaContext&);
   cudaError_t (*load)();
 };
 template <int kColumns, int kHalves>
@@ -31,7 +32,7 @@ cudaError_t LoadW8A8() {
 
 cudaError_t MultiplyCodes(const ArmArgs& args, const QuantisedRows& x, int tile) {
   const auto& context = *static_cast<const CudaContext*>(args.context);
-  const Product p = MakeProduct(args);
+  const GemmParams p = MakeGemmParams(args);
   const Width* best = tile == kFastestTile ? kWidths : kWidths + tile;
   for (const Width& width : kWidths) {
     if (tile == kFastestTile && width.cost(p, context) < best->cost(p, context)) best = &width;

@@ -13,7 +13,7 @@
 #include <type_traits>
 
 #include "kernels/cuda/device/tensor_map.h"
-#include "kernels/cuda/gemm/product.cuh"
+#include "kernels/cuda/gemm/gemm_params.cuh"
 #include "kernels/cuda/gemm/tile_launch.cuh"
 #include "kernels/cuda/w8a8/w8a8.h"
 
@@ -33,7 +33,7 @@ struct W8A8Tile {
 
 template <int kColumns, int kHalves>
 __global__ void __launch_bounds__(kTileThreads, 1)
-    W8A8Product(Product p, const float* token_scales, int64_t token_pitch, TilePlan plan,
+    W8A8Product(GemmParams p, const float* token_scales, int64_t token_pitch, TilePlan plan,
                 const __grid_constant__ CUtensorMap tokens,
                 const __grid_constant__ CUtensorMap weights) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -223,7 +223,7 @@ __global__ void __launch_bounds__(kTileThreads, 1)
 
 // A launch over such tiles.
 template <int kColumns, int kHalves>
-TilePlan W8A8Plan(const Product& p, const CudaContext& context) {
+TilePlan W8A8Plan(const GemmParams& p, const CudaContext& context) {
   using Tile = W8A8Tile<kColumns, kHalves>;
   TilePlan plan = {};
   const int64_t columns = kTokenCluster * kColumns;
@@ -236,7 +236,7 @@ TilePlan W8A8Plan(const Product& p, const CudaContext& context) {
 // What it takes, in cycles a block of K: for each round of tiles seven a weight row and 50 more, as
 // measured on an H200 for 80 to 136 rows (the products alone are four).
 template <int kColumns, int kHalves>
-int64_t W8A8Cost(const Product& p, const CudaContext& context) {
+int64_t W8A8Cost(const GemmParams& p, const CudaContext& context) {
   const int clusters = context.sm_count / kTokenCluster;
   const int rounds = (W8A8Plan<kColumns, kHalves>(p, context).tiles + clusters - 1) / clusters;
   return int64_t{rounds} * kHalves * (7 * kColumns + 50);
@@ -250,7 +250,7 @@ cudaError_t LoadW8A8Kernel() {
 
 // rows: the weight's codes, [N][blocks * 128].
 template <int kColumns, int kHalves>
-cudaError_t LaunchW8A8(const Product& p, const std::byte* rows, const QuantisedRows& x,
+cudaError_t LaunchW8A8(const GemmParams& p, const std::byte* rows, const QuantisedRows& x,
                        const CudaContext& context) {
   using Tile = W8A8Tile<kColumns, kHalves>;
   const TilePlan plan = W8A8Plan<kColumns, kHalves>(p, context);

@@ -206,18 +206,18 @@ TEST(CudaRun, ASlotThatGrowsForgetsTheGraphsOfItsOldBuffers) {
 // An arm that fuses, on top of one that does not: how many weights it was given, and their
 // products.
 const Arm* fused_with = nullptr;
-std::vector<size_t> fused_siblings;
+std::vector<size_t> fused_counts;
 std::vector<bool> fused_programmatic;
 absl::Status Fused(const ArmArgs& args) {
-  fused_siblings.push_back(args.siblings.size());
+  fused_counts.push_back(args.fused.size());
   fused_programmatic.push_back(static_cast<const CudaContext*>(args.context)->programmatic);
   ArmArgs own = args;
-  own.siblings = {};
+  own.fused = {};
   absl::Status status = fused_with->run(own);
-  for (const Sibling& sibling : args.siblings) {
-    own.weight = sibling.weight;
-    own.output = sibling.output;
-    own.output_pitch = sibling.output_pitch;
+  for (const FusedWeight& other : args.fused) {
+    own.weight = other.weight;
+    own.output = other.output;
+    own.output_pitch = other.output_pitch;
     status.Update(fused_with->run(own));
   }
   return status;
@@ -246,10 +246,10 @@ TEST(CudaRun, TargetsOfOneFusingArmAreOneLaunchAndTheOthersAreNot) {
   const Bytes expected = caller.Run(alone, x, kM);
   for (const Way way : {Way::kDirect, Way::kOverlapped}) {
     backend.set_run_options({.way = way});
-    fused_siblings.clear();
+    fused_counts.clear();
     fused_programmatic.clear();
     EXPECT_EQ(caller.Run(together, x, kM), expected);
-    EXPECT_THAT(fused_siblings, ElementsAre(2, 2));
+    EXPECT_THAT(fused_counts, ElementsAre(2, 2));
     const bool has = (backend.device().caps & kCapSm90a) != 0;
     EXPECT_EQ(fused_programmatic.back(), has) << "a kernel of ours came before";
     if (way == Way::kDirect) {

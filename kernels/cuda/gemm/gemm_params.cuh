@@ -10,7 +10,7 @@
 
 namespace fulcrum::cuda {
 
-struct Product {
+struct GemmParams {
   const std::byte* codes;
   const float* scales;  // [N / 128][blocks], null for bf16
   const uint16_t* x;    // BF16 [m][x_pitch]
@@ -27,7 +27,7 @@ inline cudaStream_t StreamOf(const ArmArgs& args) {
   return static_cast<const CudaContext*>(args.context)->stream;
 }
 
-inline Product MakeProduct(const ArmArgs& args) {
+inline GemmParams MakeGemmParams(const ArmArgs& args) {
   const auto& weight = *static_cast<const CudaWeight*>(args.weight);
   const TileLayout& layout = weight.layout();
   return {.codes = weight.codes(),
@@ -53,7 +53,8 @@ cudaError_t AllowShared(Kernel kernel, size_t bytes) {
 }
 
 // The first block of a tile; its next is kPanelTiles blocks further.
-__device__ __forceinline__ const std::byte* TileCodes(const Product& p, int tile, int block_bytes) {
+__device__ __forceinline__ const std::byte* TileCodes(const GemmParams& p, int tile,
+                                                      int block_bytes) {
   return p.codes +
          (int64_t{tile / kPanelTiles} * p.blocks * kPanelTiles + tile % kPanelTiles) * block_bytes;
 }
@@ -80,7 +81,7 @@ __device__ __forceinline__ void StoreResult(void* y, bool f32, int64_t at, float
     static_cast<uint16_t*>(y)[at] = static_cast<uint16_t>(bits);
   }
 }
-__device__ __forceinline__ void StoreResult(const Product& p, int m, int64_t n, float sum) {
+__device__ __forceinline__ void StoreResult(const GemmParams& p, int m, int64_t n, float sum) {
   StoreResult(p.y, p.y_f32, m * p.y_pitch + n, sum);
 }
 
@@ -98,16 +99,16 @@ __device__ __forceinline__ uint32_t ResultPair(float low, float high) {
 #endif
 }
 // Whether neighbours of a row, the first at an even n, may be stored together.
-__device__ __forceinline__ bool StoresPairs(const Product& p) {
+__device__ __forceinline__ bool StoresPairs(const GemmParams& p) {
   return !p.y_f32 && p.y_pitch % 2 == 0 && reinterpret_cast<uintptr_t>(p.y) % 4 == 0;
 }
-__device__ __forceinline__ void StorePair(const Product& p, int m, int64_t n, uint32_t pair) {
+__device__ __forceinline__ void StorePair(const GemmParams& p, int m, int64_t n, uint32_t pair) {
   *reinterpret_cast<uint32_t*>(static_cast<uint16_t*>(p.y) + m * p.y_pitch + n) = pair;
 }
 
 // Segment sums in shared memory, [segment][column][row], added in ascending order and stored.
 template <int kRows>
-__device__ __forceinline__ void AddSegmentsAndStore(const Product& p, const float* sums,
+__device__ __forceinline__ void AddSegmentsAndStore(const GemmParams& p, const float* sums,
                                                     int columns, int64_t first_row,
                                                     int first_column) {
   for (int i = threadIdx.x; i < columns * kRows; i += blockDim.x) {

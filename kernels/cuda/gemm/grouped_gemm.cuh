@@ -7,16 +7,16 @@
 #include <cstdint>
 #include <span>
 
+#include "kernels/cuda/gemm/gemm_params.cuh"
 #include "kernels/cuda/gemm/mma_step.cuh"
-#include "kernels/cuda/gemm/product.cuh"
 #include "kernels/cuda/layout/layout.h"
 #include "kernels/ladder/arm.h"
 
 namespace fulcrum::cuda {
 
-inline constexpr int kMostTargets = 4;  // of one launch
+inline constexpr int kMaxGemmTargets = 4;  // of one launch
 
-struct Target {
+struct GemmTarget {
   const std::byte* codes;
   const float* scales;
   void* y;
@@ -44,17 +44,17 @@ struct ResultPlace {
   }
 };
 
-struct TargetLaunch {
+struct GroupedGemmParams {
   int target_count;
   int first_tile;  // of the part of the tiles that this launch works on
   int blocks, segment_blocks, segments;
   int m;
   bool y_f32;
   uint4* workspace;
-  Target targets[kMostTargets];
+  GemmTarget targets[kMaxGemmTargets];
 
   // Of a tile counted from the first of all targets.
-  __device__ __forceinline__ const Target& TargetOf(int tile) const {
+  __device__ __forceinline__ const GemmTarget& TargetOf(int tile) const {
     int t = 0;
     while (t + 1 < target_count && tile >= targets[t + 1].first_tile) ++t;
     return targets[t];
@@ -62,19 +62,19 @@ struct TargetLaunch {
   // A tile's codes from `block` on; the next block is kPanelTiles blocks further. tile: of the
   // part.
   __device__ __forceinline__ const std::byte* Codes(int tile, int block, int block_bytes) const {
-    const Target& target = TargetOf(tile + first_tile);
+    const GemmTarget& target = TargetOf(tile + first_tile);
     const int row_tile = tile + first_tile - target.first_tile;
     return target.codes + ((int64_t{row_tile / kPanelTiles} * blocks + block) * kPanelTiles +
                            row_tile % kPanelTiles) *
                               block_bytes;
   }
   __device__ __forceinline__ const float* Scales(int tile, int block) const {
-    const Target& target = TargetOf(tile + first_tile);
+    const GemmTarget& target = TargetOf(tile + first_tile);
     const int row = (tile + first_tile - target.first_tile) * kTileRows;
     return target.scales + int64_t{row / kScaleRows} * blocks + block;
   }
   __device__ __forceinline__ ResultPlace PlaceOf(int tile, int column_tile, int lane) const {
-    const Target& target = TargetOf(tile + first_tile);
+    const GemmTarget& target = TargetOf(tile + first_tile);
     const int64_t row = int64_t{tile + first_tile - target.first_tile} * kTileRows + lane / 4;
     const int column = column_tile * kMmaColumns + lane % 4 * 2;
     const int size = y_f32 ? 4 : 2;
@@ -89,32 +89,33 @@ struct TargetLaunch {
   }
 };
 
-// A launch's weights: as many as kMostTargets at a time.
-inline std::span<const Target> TargetsOf(const ArmArgs& args, std::span<const Sibling> siblings,
-                                         std::array<Target, kMostTargets>& targets) {
+// A launch's weights: as many as kMaxGemmTargets at a time.
+inline std::span<const GemmTarget> GemmTargetsOf(const ArmArgs& args,
+                                                 std::span<const FusedWeight> fused,
+                                                 std::array<GemmTarget, kMaxGemmTargets>& targets) {
   const auto target = [](const ResidentWeight* of, void* y, int64_t y_pitch, int first_tile) {
     const auto& weight = *static_cast<const CudaWeight*>(of);
-    return Target{weight.codes(), weight.scales(), y, y_pitch, weight.layout().n, first_tile};
+    return GemmTarget{weight.codes(), weight.scales(), y, y_pitch, weight.layout().n, first_tile};
   };
   targets[0] = target(args.weight, args.output, args.output_pitch, 0);
   size_t count = 1;
-  for (const Sibling& sibling : siblings) {
-    const Target& before = targets[count - 1];
+  for (const FusedWeight& other : fused) {
+    const GemmTarget& before = targets[count - 1];
     const auto tiles = static_cast<int>((before.n + kTileRows - 1) / kTileRows);
     targets[count] =
-        target(sibling.weight, sibling.output, sibling.output_pitch, before.first_tile + tiles);
+        target(other.weight, other.output, other.output_pitch, before.first_tile + tiles);
     ++count;
   }
   return std::span(targets).first(count);
 }
 
-inline int TilesOf(std::span<const Target> targets) {
+inline int TilesOf(std::span<const GemmTarget> targets) {
   return targets.back().first_tile +
          static_cast<int>((targets.back().n + kTileRows - 1) / kTileRows);
 }
 
-inline void Fill(const Product& p, std::span<const Target> targets, const CudaContext& context,
-                 TargetLaunch* launch) {
+inline void FillGroupedParams(const GemmParams& p, std::span<const GemmTarget> targets,
+                              const CudaContext& context, GroupedGemmParams* launch) {
   std::copy(targets.begin(), targets.end(), launch->targets);
   launch->target_count = static_cast<int>(targets.size());
   launch->first_tile = 0;
