@@ -44,7 +44,7 @@ if command -v compute-sanitizer >/dev/null; then
     "$bin/tests_kernels" --gtest_filter="$rows"
   # Clusters of thread blocks break this one, so as an older card. The first launches of a kernel: of
   # all it takes an hour.
-  for kernel in RangeKernel MmaProduct Q2ThreadRows Q2WarpRows QuantiseQ8; do
+  for kernel in ExactRangeGemmKernel Sm80GemmKernel Q2ThreadRows Q2WarpRows QuantiseQ8; do
     check "racecheck of $kernel" 90 env FULCRUM_TEST_WITHOUT_CAPS=0x1a \
       compute-sanitizer --tool racecheck --error-exitcode 1 --kernel-name "kns=$kernel" \
       --launch-count 60 "$bin/tests_kernels" --gtest_filter='*ARowAlone*/cuda'

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/cuda/arms.h"
 #include "kernels/cuda/mma/mma_arm.cuh"
-#include "kernels/cuda/mma/tile_product.cuh"
+#include "kernels/cuda/mma/sm90_prefill_gemm.cuh"
 
 namespace fulcrum::cuda {
 
@@ -11,12 +11,12 @@ absl::Status dense_gemm_tiled_bf16(const ArmArgs& args) {
   const GemmParams p = MakeGemmParams(args);
   const auto& context = *static_cast<const CudaContext*>(args.context);
   const auto run = [&] {
-    if (!TileServes(context))
+    if (!PrefillGemmServes(context))
       return InPieces(args, [](const ArmArgs& piece) {
         return RunMma<Bf16Fragment, 1, kMaxDecodeRows>(piece);
       });
-    return p.m <= 64 ? LaunchTiles<Bf16Operand, 64>(p, context)
-                     : LaunchTiles<Bf16Operand, 128>(p, context);
+    return p.m <= 64 ? LaunchPrefillGemm<Bf16Operand, 64>(p, context)
+                     : LaunchPrefillGemm<Bf16Operand, 128>(p, context);
   };
   return CudaStatus(run(), "dense_gemm_tiled_bf16");
 }

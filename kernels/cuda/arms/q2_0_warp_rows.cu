@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/cuda/arms.h"
 #include "kernels/cuda/q2/q2_lane_arm.cuh"
-#include "kernels/cuda/q2/q2_stream_rows.cuh"
+#include "kernels/cuda/q2/sm90_q2_stream_rows.cuh"
 
 namespace fulcrum::cuda {
 namespace {
@@ -15,9 +15,9 @@ Q2LaneKernel LoadingKernel(int m) {
 
 using StreamKernel = void (*)(Q2StreamRows);
 StreamKernel StreamingKernel(int m, int pairs) {
-  if (m == 1) return pairs == 1 ? &Q2StreamRowsKernel<1, 1> : &Q2StreamRowsKernel<1, 2>;
-  if (m == 2) return pairs == 1 ? &Q2StreamRowsKernel<2, 1> : &Q2StreamRowsKernel<2, 2>;
-  return m == 3 ? &Q2StreamRowsKernel<3, 2> : &Q2StreamRowsKernel<4, 2>;
+  if (m == 1) return pairs == 1 ? &Sm90Q2StreamRowsKernel<1, 1> : &Sm90Q2StreamRowsKernel<1, 2>;
+  if (m == 2) return pairs == 1 ? &Sm90Q2StreamRowsKernel<2, 1> : &Sm90Q2StreamRowsKernel<2, 2>;
+  return m == 3 ? &Sm90Q2StreamRowsKernel<3, 2> : &Sm90Q2StreamRowsKernel<4, 2>;
 }
 
 // *serves: whether the tiles fit; the tiles of fused weights have the same size.

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/cuda/arms.h"
 #include "kernels/cuda/mma/mma_arm.cuh"
-#include "kernels/cuda/mma/tile_product.cuh"
+#include "kernels/cuda/mma/sm90_prefill_gemm.cuh"
 
 namespace fulcrum::cuda {
 
@@ -11,14 +11,14 @@ absl::Status w8a16_gemm_tiled(const ArmArgs& args) {
   const GemmParams p = MakeGemmParams(args);
   const auto& context = *static_cast<const CudaContext*>(args.context);
   const auto run = [&] {
-    if (!TileServes(context))
+    if (!PrefillGemmServes(context))
       return InPieces(args,
                       [](const ArmArgs& piece) { return RunMmaFp8<1, kMaxDecodeRows>(piece); });
     if (static_cast<const CudaWeight*>(args.weight)->has_nan()) {
-      return LaunchTiles<Fp8Operand<true>, 128>(p, context);
+      return LaunchPrefillGemm<Fp8Operand<true>, 128>(p, context);
     }
-    return p.m <= 64 ? LaunchTiles<Fp8Operand<false>, 64>(p, context)
-                     : LaunchTiles<Fp8Operand<false>, 128>(p, context);
+    return p.m <= 64 ? LaunchPrefillGemm<Fp8Operand<false>, 64>(p, context)
+                     : LaunchPrefillGemm<Fp8Operand<false>, 128>(p, context);
   };
   return CudaStatus(run(), "w8a16_gemm_tiled");
 }

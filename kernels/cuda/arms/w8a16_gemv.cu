@@ -1,8 +1,8 @@
 // fp8, class exact, one row. Plain loads where two tiles a warp fill the device; elsewhere ranges.
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/cuda/arms.h"
+#include "kernels/cuda/exact/exact_gemm.cuh"
 #include "kernels/cuda/exact/exact_launch.cuh"
-#include "kernels/cuda/exact/exact_product.cuh"
 
 namespace fulcrum::cuda {
 
@@ -14,7 +14,7 @@ absl::Status w8a16_gemv(const ArmArgs& args) {
       return LaunchRanges<Fp8Steps<true, 1>, 2, 1>(p, context);
     }
     return p.tiles >= 4 * context.sm_count
-               ? LaunchExact<Fp8Fragment<false>, 2, 1>(p, context.stream)
+               ? LaunchExactGemm<Fp8Fragment<false>, 2, 1>(p, context.stream)
                : LaunchRanges<Fp8Steps<false, 2>, 2, 1>(p, context);
   };
   return CudaStatus(run(), "w8a16_gemv");

@@ -57,8 +57,8 @@ namespace {
 
 template <int kTiles>
 cudaError_t RunM16(const ArmArgs& args) {
-  return cuda::LaunchMma<cuda::TracedFragment, kTiles, 2>(cuda::MakeGemmParams(args),
-                                                          cuda::StreamOf(args));
+  return cuda::LaunchSm80Gemm<cuda::TracedFragment, kTiles, 2>(cuda::MakeGemmParams(args),
+                                                               cuda::StreamOf(args));
 }
 
 template <int kColumnTiles>

@@ -1,5 +1,5 @@
-// The kernel of exact_range.cuh and its launch: how many warps a thread block has, how many tiles a
-// warp, and how many rows of weights a launch.
+// The kernel of exact_range_gemm.cuh and its launch: how many warps a thread block has, how many
+// tiles a warp, and how many rows of weights a launch.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -8,19 +8,20 @@
 #include <cstdint>
 
 #include "kernels/cuda/device/kernel_launch.h"
-#include "kernels/cuda/exact/exact_range.cuh"
+#include "kernels/cuda/exact/exact_range_gemm.cuh"
 
 namespace fulcrum::cuda {
 
 template <class Steps, int kTiles, int kColumns>
 __global__ void __launch_bounds__((RangeShape<Steps, kTiles, kColumns>::Warps(kFromSm90) * 32), 1)
-    RangeKernel(const __grid_constant__ GemmParams p, const __grid_constant__ RangePlan plan) {
+    ExactRangeGemmKernel(const __grid_constant__ GemmParams p,
+                         const __grid_constant__ RangePlan plan) {
   extern __shared__ __align__(16) std::byte shared[];
   const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 32, 0);
   const int range = warp * static_cast<int>(gridDim.x) + static_cast<int>(blockIdx.x);
   if (range >= plan.ranges) return;
   constexpr int kWarpBytes = RangeShape<Steps, kTiles, kColumns>::kWarpBytes;
-  RangeProduct<Steps, kTiles, kColumns>(p, plan, SharedAddress(shared) + warp * kWarpBytes, range)
+  ExactRangeGemm<Steps, kTiles, kColumns>(p, plan, SharedAddress(shared) + warp * kWarpBytes, range)
       .Run();
 }
 
@@ -43,7 +44,7 @@ inline int BlockWarps(int64_t units, int multiprocessors, int most) {
 template <class Steps, int kTiles, int kColumns>
 cudaError_t LaunchRanges(const GemmParams& p, const CudaContext& context) {
   using Shape = RangeShape<Steps, kTiles, kColumns>;
-  const auto kernel = &RangeKernel<Steps, kTiles, kColumns>;
+  const auto kernel = &ExactRangeGemmKernel<Steps, kTiles, kColumns>;
   const int64_t units =
       int64_t{(p.tiles + kTiles - 1) / kTiles} * p.segments * ((p.m + kColumns - 1) / kColumns);
   const int block_warps = BlockWarps(units, context.sm_count,

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "kernels/cuda/mma/mma_product.cuh"
+#include "kernels/cuda/mma/sm80_gemm.cuh"
 
 namespace fulcrum::cuda {
 
@@ -11,11 +11,11 @@ template <class Weights, int kTiles, int kMaxRows>
 cudaError_t RunMma(const ArmArgs& args) {
   const GemmParams p = MakeGemmParams(args);
   const cudaStream_t stream = StreamOf(args);
-  if (args.m <= 8) return LaunchMma<Weights, kTiles, 1>(p, stream);
+  if (args.m <= 8) return LaunchSm80Gemm<Weights, kTiles, 1>(p, stream);
   if constexpr (kMaxRows > 16) {
-    if (args.m > 16) return LaunchMma<Weights, kTiles, 4>(p, stream);
+    if (args.m > 16) return LaunchSm80Gemm<Weights, kTiles, 4>(p, stream);
   }
-  return LaunchMma<Weights, kTiles, 2>(p, stream);
+  return LaunchSm80Gemm<Weights, kTiles, 2>(p, stream);
 }
 
 template <int kTiles, int kMaxRows>

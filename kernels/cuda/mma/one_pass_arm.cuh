@@ -5,20 +5,20 @@
 
 #include <array>
 
-#include "kernels/cuda/mma/block_product.cuh"
 #include "kernels/cuda/mma/mma_arm.cuh"
-#include "kernels/cuda/mma/stream_product.cuh"
+#include "kernels/cuda/mma/sm90_small_gemm.cuh"
+#include "kernels/cuda/mma/sm90_stream_gemm.cuh"
 
 namespace fulcrum::cuda {
 
 template <class Quarter, int kTiles>
 cudaError_t LaunchOnePass(const GemmParams& p, std::span<const GemmTarget> targets,
                           const CudaContext& context, bool* serves) {
-  if (const cudaError_t error = LaunchBlocks<Quarter, kTiles>(p, targets, context, serves);
+  if (const cudaError_t error = LaunchSmallGemm<Quarter, kTiles>(p, targets, context, serves);
       *serves || error != cudaSuccess) {
     return error;
   }
-  return LaunchStream<Quarter, kTiles>(p, targets, context, serves);
+  return LaunchStreamGemm<Quarter, kTiles>(p, targets, context, serves);
 }
 
 // One kernel for the weight and those fused with it. Where that cannot serve, `otherwise` runs each

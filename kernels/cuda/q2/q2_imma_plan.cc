@@ -12,7 +12,7 @@ namespace {
 
 constexpr int Ceil(int a, int b) { return (a + b - 1) / b; }
 
-// Bytes a multiprocessor should have asked for (see stream_plan.cc; steps are coarser).
+// Bytes a multiprocessor should have asked for (see stream_gemm_plan.cc; steps are coarser).
 constexpr int kBytesAhead = 96 << 10;
 constexpr int kMostStages = 6;
 constexpr int kStageBarrierBytes = 16, kPieceBarrierBytes = 8, kSumBarrierBytes = 16;

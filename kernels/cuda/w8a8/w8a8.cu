@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <iterator>
 
+#include "kernels/cuda/w8a8/sm90_w8a8_gemm.cuh"
 #include "kernels/cuda/w8a8/w8a8.h"
-#include "kernels/cuda/w8a8/w8a8_product.cuh"
 
 namespace fulcrum::cuda {
 namespace {

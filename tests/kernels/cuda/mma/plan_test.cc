@@ -1,20 +1,20 @@
-// How products are dealt out (stream_plan.h, block_plan.h): whatever the shape and the device,
-// every unit has one place and everything fits.
+// How products are dealt out (stream_gemm_plan.h, small_gemm_plan.h): whatever the shape and the
+// device, every unit has one place and everything fits.
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
-#include "kernels/cuda/mma/block_plan.h"
-#include "kernels/cuda/mma/stream_plan.h"
+#include "kernels/cuda/mma/small_gemm_plan.h"
+#include "kernels/cuda/mma/stream_gemm_plan.h"
 #include "kernels/numerics/order.h"
 
 namespace fulcrum::cuda {
 namespace {
 
-constexpr StreamDevice kDevices[] = {{132, 232448}, {114, 232448}, {148, 232448}, {48, 101376}};
+constexpr GemmDevice kDevices[] = {{132, 232448}, {114, 232448}, {148, 232448}, {48, 101376}};
 
 template <class Check>
 void ForEachCase(const Check& check) {
-  for (const StreamDevice& device : kDevices) {
+  for (const GemmDevice& device : kDevices) {
     for (const int64_t n : {16, 1000, 1024, 5120, 6144, 17408, 248077}) {
       for (const int64_t k : {100, 2048, 5120, 6144, 17408, 18944, 53248}) {
         for (const int column_tiles : {1, 2, 4}) {
@@ -22,11 +22,11 @@ void ForEachCase(const Check& check) {
             SCOPED_TRACE(testing::Message()
                          << n << " x " << k << ", " << column_tiles << " column tiles of "
                          << block_bytes << ", " << device.multiprocessors << " multiprocessors");
-            check(StreamShape{.tiles = static_cast<int>((n + 15) / 16),
-                              .segment_blocks = static_cast<int>(numerics::SegmentBlocks(k)),
-                              .segments = static_cast<int>(numerics::Segments(k)),
-                              .column_tiles = column_tiles,
-                              .block_bytes = block_bytes},
+            check(GemmShape{.tiles = static_cast<int>((n + 15) / 16),
+                            .segment_blocks = static_cast<int>(numerics::SegmentBlocks(k)),
+                            .segments = static_cast<int>(numerics::Segments(k)),
+                            .column_tiles = column_tiles,
+                            .block_bytes = block_bytes},
                   device);
           }
         }
@@ -35,15 +35,15 @@ void ForEachCase(const Check& check) {
   }
 }
 
-TEST(StreamPlan, EveryUnitHasOneThreadBlockAndAllRunAtOnce) {
-  ForEachCase([](const StreamShape& shape, const StreamDevice& device) {
-    const StreamPlan plan = PlanStream(shape, device);
+TEST(StreamGemmPlan, EveryUnitHasOneThreadBlockAndAllRunAtOnce) {
+  ForEachCase([](const GemmShape& shape, const GemmDevice& device) {
+    const StreamGemmPlan plan = PlanStreamGemm(shape, device);
     if (plan.ranks == 0) {
       // Then fewer tiles at a time do, unless one segment's activations are too many.
-      StreamShape fewer = shape;
+      GemmShape fewer = shape;
       fewer.tiles = std::min(shape.tiles, device.multiprocessors);
       if (shape.segment_blocks * shape.column_tiles * 2048 + (24 << 10) < device.max_shared_bytes) {
-        EXPECT_GT(PlanStream(fewer, device).ranks, 0);
+        EXPECT_GT(PlanStreamGemm(fewer, device).ranks, 0);
       }
       return;
     }
@@ -63,9 +63,9 @@ TEST(StreamPlan, EveryUnitHasOneThreadBlockAndAllRunAtOnce) {
 
 // What the kernel does with a plan, in the same words: own units fit in what was set aside for
 // them.
-TEST(StreamPlan, OwnSumsFit) {
-  ForEachCase([](const StreamShape& shape, const StreamDevice& device) {
-    const StreamPlan plan = PlanStream(shape, device);
+TEST(StreamGemmPlan, OwnSumsFit) {
+  ForEachCase([](const GemmShape& shape, const GemmDevice& device) {
+    const StreamGemmPlan plan = PlanStreamGemm(shape, device);
     int tiles_owned = 0;
     for (int group = 0; group < plan.groups; ++group) {
       const int first = group * plan.group_units + std::min(group, plan.longer_groups);
@@ -88,10 +88,10 @@ TEST(StreamPlan, OwnSumsFit) {
   });
 }
 
-TEST(BlockPlan, ServesSmallProductsAndFits) {
+TEST(SmallGemmPlan, ServesSmallProductsAndFits) {
   int served = 0;
-  ForEachCase([&](const StreamShape& shape, const StreamDevice& device) {
-    const BlockPlan plan = PlanBlocks(shape, device);
+  ForEachCase([&](const GemmShape& shape, const GemmDevice& device) {
+    const SmallGemmPlan plan = PlanSmallGemm(shape, device);
     if (plan.ranks == 0) return;
     ++served;
     EXPECT_LT(shape.tiles * shape.segments, 8 * device.multiprocessors);
@@ -100,15 +100,15 @@ TEST(BlockPlan, ServesSmallProductsAndFits) {
     EXPECT_LT((plan.groups - 1) * plan.group_tiles, shape.tiles);
     EXPECT_LE(plan.thread_blocks(), device.multiprocessors);
     EXPECT_LE(plan.shared_bytes, device.max_shared_bytes);
-    EXPECT_LE(plan.warps, BlockMaxWarps(shape.column_tiles, shape.block_bytes));
+    EXPECT_LE(plan.warps, SmallGemmMaxWarps(shape.column_tiles, shape.block_bytes));
   });
   EXPECT_GT(served, 0);
-  EXPECT_EQ(PlanBlocks({.tiles = 64,
-                        .segment_blocks = 10,
-                        .segments = 4,
-                        .column_tiles = 1,
-                        .block_bytes = 2048},
-                       kDevices[0])
+  EXPECT_EQ(PlanSmallGemm({.tiles = 64,
+                           .segment_blocks = 10,
+                           .segments = 4,
+                           .column_tiles = 1,
+                           .block_bytes = 2048},
+                          kDevices[0])
                     .ranks == 0,
             false);
 }

@@ -1,6 +1,6 @@
-// See stream_plan.h.
+// See stream_gemm_plan.h.
 // SPDX-License-Identifier: Apache-2.0
-#include "kernels/cuda/mma/stream_plan.h"
+#include "kernels/cuda/mma/stream_gemm_plan.h"
 
 #include <algorithm>
 
@@ -20,8 +20,8 @@ constexpr int kSumBytes = 32 * 16;             // of one unit and column tile
 
 // The plan with that many ranks and warps that go round `rounds` times; its shared_bytes may be too
 // large.
-StreamPlan PlanRounds(const StreamShape& shape, const StreamDevice& device, int ranks, int rounds) {
-  StreamPlan plan = {.ranks = ranks, .rank_segments = shape.segments / ranks};
+StreamGemmPlan PlanRounds(const GemmShape& shape, const GemmDevice& device, int ranks, int rounds) {
+  StreamGemmPlan plan = {.ranks = ranks, .rank_segments = shape.segments / ranks};
   const int units = shape.tiles * plan.rank_segments;
   const int most = Ceil(units, device.multiprocessors / ranks);
   // No more groups than bring the largest share down.
@@ -46,13 +46,13 @@ StreamPlan PlanRounds(const StreamShape& shape, const StreamDevice& device, int 
 
 }  // namespace
 
-StreamPlan PlanStream(const StreamShape& shape, const StreamDevice& device) {
+StreamGemmPlan PlanStreamGemm(const GemmShape& shape, const GemmDevice& device) {
   // As many warps as there are, or else a round more, or else as many rounds as it takes; and as
   // few ranks as fit, since what one thread block adds up alone needs no meeting.
   for (int more_rounds = 0; more_rounds <= shape.most_warps; ++more_rounds) {
     for (int ranks = 1; ranks <= std::min(shape.segments, device.multiprocessors); ++ranks) {
       if (shape.segments % ranks != 0) continue;
-      StreamPlan plan = PlanRounds(shape, device, ranks, 1);
+      StreamGemmPlan plan = PlanRounds(shape, device, ranks, 1);
       if (more_rounds > 0) {
         const int units = plan.group_units + (plan.longer_groups > 0 ? 1 : 0);
         plan = PlanRounds(shape, device, ranks, Ceil(units, plan.warps) + more_rounds);

@@ -14,7 +14,7 @@
 
 #include "kernels/cuda/device/tensor_map.h"
 #include "kernels/cuda/gemm/gemm_params.cuh"
-#include "kernels/cuda/gemm/tile_launch.cuh"
+#include "kernels/cuda/gemm/sm90_persistent.cuh"
 #include "kernels/cuda/w8a8/w8a8.h"
 
 namespace fulcrum::cuda {
@@ -33,9 +33,9 @@ struct W8A8Tile {
 
 template <int kColumns, int kHalves>
 __global__ void __launch_bounds__(kTileThreads, 1)
-    W8A8Product(GemmParams p, const float* token_scales, int64_t token_pitch, TilePlan plan,
-                const __grid_constant__ CUtensorMap tokens,
-                const __grid_constant__ CUtensorMap weights) {
+    Sm90W8A8GemmKernel(GemmParams p, const float* token_scales, int64_t token_pitch, TilePlan plan,
+                       const __grid_constant__ CUtensorMap tokens,
+                       const __grid_constant__ CUtensorMap weights) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ __align__(1024) std::byte shared[];
   using Tile = W8A8Tile<kColumns, kHalves>;
@@ -245,7 +245,7 @@ int64_t W8A8Cost(const GemmParams& p, const CudaContext& context) {
 template <int kColumns, int kHalves>
 cudaError_t LoadW8A8Kernel() {
   cudaFuncAttributes unused;  // asking for them loads the kernel
-  return cudaFuncGetAttributes(&unused, &W8A8Product<kColumns, kHalves>);
+  return cudaFuncGetAttributes(&unused, &Sm90W8A8GemmKernel<kColumns, kHalves>);
 }
 
 // rows: the weight's codes, [N][blocks * 128].
@@ -265,7 +265,7 @@ cudaError_t LaunchW8A8(const GemmParams& p, const std::byte* rows, const Quantis
       error != cudaSuccess) {
     return error;
   }
-  const auto kernel = &W8A8Product<kColumns, kHalves>;
+  const auto kernel = &Sm90W8A8GemmKernel<kColumns, kHalves>;
   const int shared = plan.stages * (Tile::kStage + Tile::kExtra);
   if (const cudaError_t error = AllowShared(kernel, shared); error != cudaSuccess) return error;
   const int clusters = std::min(plan.tiles, context.sm_count / kTokenCluster);

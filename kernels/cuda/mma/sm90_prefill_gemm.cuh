@@ -16,7 +16,7 @@
 #include "kernels/cuda/device/tensor_map.h"
 #include "kernels/cuda/gemm/fragment.cuh"
 #include "kernels/cuda/gemm/gemm_params.cuh"
-#include "kernels/cuda/gemm/tile_launch.cuh"
+#include "kernels/cuda/gemm/sm90_persistent.cuh"
 
 namespace fulcrum::cuda {
 
@@ -73,7 +73,8 @@ struct TileShared {
 
 template <class Operand, int kColumns>
 __global__ void __launch_bounds__(kTileThreads, 1)
-    TileProduct(GemmParams p, TilePlan plan, const __grid_constant__ CUtensorMap activations) {
+    Sm90PrefillGemmKernel(GemmParams p, TilePlan plan,
+                          const __grid_constant__ CUtensorMap activations) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   using Shared = TileShared<Operand, kColumns>;
   extern __shared__ __align__(1024) std::byte shared[];
@@ -240,13 +241,13 @@ __global__ void __launch_bounds__(kTileThreads, 1)
 #endif
 }
 
-inline bool TileServes(const CudaContext& context) {
+inline bool PrefillGemmServes(const CudaContext& context) {
   return context.has_wgmma && context.sm_count >= kTileCluster;
 }
 
 // m >= 1; kColumns at a time.
 template <class Operand, int kColumns>
-cudaError_t LaunchTiles(const GemmParams& p, const CudaContext& context) {
+cudaError_t LaunchPrefillGemm(const GemmParams& p, const CudaContext& context) {
   using Shared = TileShared<Operand, kColumns>;
   CUtensorMap map;
   if (const cudaError_t error = DescribeRows(p.x, p.m, int64_t{p.blocks} * kBlockK, p.x_pitch,
@@ -260,7 +261,7 @@ cudaError_t LaunchTiles(const GemmParams& p, const CudaContext& context) {
   plan.column_tiles = (p.m + kColumns - 1) / kColumns;
   plan.tiles = plan.column_tiles * ((p.tiles + kRows - 1) / kRows);
   plan.stages = std::min(8, (context.max_shared_bytes - sums) / (Shared::kStage + 16));
-  const auto kernel = &TileProduct<Operand, kColumns>;
+  const auto kernel = &Sm90PrefillGemmKernel<Operand, kColumns>;
   const int shared = plan.stages * (Shared::kStage + 16) + sums;
   if (const cudaError_t error = AllowShared(kernel, shared); error != cudaSuccess) return error;
   const int clusters = std::min(plan.tiles, context.sm_count / kTileCluster);

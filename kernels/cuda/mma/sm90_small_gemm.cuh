@@ -18,14 +18,14 @@
 #include "kernels/cuda/gemm/grouped_gemm.cuh"
 #include "kernels/cuda/gemm/mma_step.cuh"
 #include "kernels/cuda/gemm/row_copies.cuh"
-#include "kernels/cuda/mma/block_plan.h"
+#include "kernels/cuda/mma/small_gemm_plan.h"
 
 namespace fulcrum::cuda {
 
 inline constexpr int kFoldsTogether = 5;  // inner sums of blocks, asked for together
 
-struct BlockArgs : GroupedGemmParams {
-  BlockPlan plan;
+struct SmallGemmArgs : GroupedGemmParams {
+  SmallGemmPlan plan;
   int tiles;
   const uint16_t* x;
   int64_t x_pitch;  // elements
@@ -41,19 +41,20 @@ __device__ __forceinline__ void HeldNow(int& value) { asm volatile("" : "+r"(val
 // Whether the activations come by tensor copies. For few rows 16 bytes a thread are there 1.3 us
 // sooner; for many there are too many of them.
 template <int kTiles>
-inline constexpr bool kBlockMapped = kTiles > 2;
+inline constexpr bool kSmallGemmTensorCopies = kTiles > 2;
 
 template <class Quarter, int kTiles>
-__global__ void __launch_bounds__(BlockMaxWarps(kTiles, Quarter::kBlockBytes) * 32, 1)
-    BlockKernel(const __grid_constant__ BlockArgs p, const __grid_constant__ CUtensorMap map) {
+__global__ void __launch_bounds__(SmallGemmMaxWarps(kTiles, Quarter::kBlockBytes) * 32, 1)
+    Sm90SmallGemmKernel(const __grid_constant__ SmallGemmArgs p,
+                        const __grid_constant__ CUtensorMap map) {
 #if __CUDA_ARCH__ >= 900
   [[maybe_unused]] const BlockTrace<Quarter> trace;
   extern __shared__ __align__(1024) std::byte shared[];
   constexpr int kTileX = 8 * 64 * 2, kHalfX = kTiles * kTileX, kBlockX = 2 * kHalfX;
   constexpr int kInnerBytes = kTiles * kSumBytes;  // of a block of a tile
-  constexpr bool kMapped = kBlockMapped<kTiles>;
+  constexpr bool kMapped = kSmallGemmTensorCopies<kTiles>;
   LetNextGridStart();
-  const BlockPlan& plan = p.plan;
+  const SmallGemmPlan& plan = p.plan;
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   const int group = p.by_ranks(static_cast<int>(blockIdx.x));
   const int rank = static_cast<int>(blockIdx.x) - group * plan.ranks;  // in the cluster
@@ -136,7 +137,7 @@ __global__ void __launch_bounds__(BlockMaxWarps(kTiles, Quarter::kBlockBytes) * 
     }
     return fold;
   };
-  constexpr bool kHeld = kTiles * Quarter::kBlockBytes < kBlockNotHeld;
+  constexpr bool kHeld = kTiles * Quarter::kBlockBytes < kSmallGemmNotHeld;
   Fold fold = {};
   if constexpr (kHeld) {
     fold = fold_of(warp);
@@ -239,17 +240,17 @@ __global__ void __launch_bounds__(BlockMaxWarps(kTiles, Quarter::kBlockBytes) * 
 
 // m <= 8 kTiles. False in `serves`, and nothing launched, where this kernel is not for the product.
 template <class Quarter, int kTiles>
-cudaError_t LaunchBlocks(const GemmParams& p, std::span<const GemmTarget> targets,
-                         const CudaContext& context, bool* serves) {
-  BlockArgs args;
+cudaError_t LaunchSmallGemm(const GemmParams& p, std::span<const GemmTarget> targets,
+                            const CudaContext& context, bool* serves) {
+  SmallGemmArgs args;
   FillGroupedParams(p, targets, context, &args);
   args.tiles = TilesOf(targets);
-  args.plan = PlanBlocks({.tiles = args.tiles,
-                          .segment_blocks = p.segment_blocks,
-                          .segments = p.segments,
-                          .column_tiles = kTiles,
-                          .block_bytes = Quarter::kBlockBytes},
-                         {context.sm_count, context.max_shared_bytes});
+  args.plan = PlanSmallGemm({.tiles = args.tiles,
+                             .segment_blocks = p.segment_blocks,
+                             .segments = p.segments,
+                             .column_tiles = kTiles,
+                             .block_bytes = Quarter::kBlockBytes},
+                            {context.sm_count, context.max_shared_bytes});
   *serves = context.has_bulk_copies && args.plan.ranks > 0;
   if (!*serves) return cudaSuccess;
   args.by_ranks = Divider(args.plan.ranks);
@@ -259,14 +260,14 @@ cudaError_t LaunchBlocks(const GemmParams& p, std::span<const GemmTarget> target
   args.x = p.x;
   args.x_pitch = p.x_pitch;
   CUtensorMap map = {};
-  if (kBlockMapped<kTiles>) {
+  if (kSmallGemmTensorCopies<kTiles>) {
     if (const cudaError_t error = DescribeSlices(p.x, p.m, int64_t{p.blocks} * kBlockK, p.x_pitch,
                                                  kTiles * kMmaColumns, 2 * p.segment_blocks, &map);
         error != cudaSuccess) {
       return error;
     }
   }
-  const auto kernel = &BlockKernel<Quarter, kTiles>;
+  const auto kernel = &Sm90SmallGemmKernel<Quarter, kTiles>;
   if (const cudaError_t error = AllowShared(kernel, args.plan.shared_bytes); error != cudaSuccess) {
     return error;
   }

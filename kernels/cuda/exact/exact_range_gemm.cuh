@@ -76,12 +76,12 @@ __device__ __forceinline__ int OrderLane(int lane) { return lane / kOrderLaneStr
 __device__ __forceinline__ int RowOf(int lane) { return lane / 8 * 2 + lane % 2; }
 
 template <class Steps, int kTiles, int kColumns>
-class RangeProduct {
+class ExactRangeGemm {
   using Shape = RangeShape<Steps, kTiles, kColumns>;
 
  public:
-  __device__ __forceinline__ RangeProduct(const GemmParams& product, const RangePlan& range_plan,
-                                          uint32_t shared, int of_range)
+  __device__ __forceinline__ ExactRangeGemm(const GemmParams& product, const RangePlan& range_plan,
+                                            uint32_t shared, int of_range)
       : p(product),
         plan(range_plan),
         lane(static_cast<int>(threadIdx.x) % 32),
@@ -138,7 +138,7 @@ class RangeProduct {
   struct Unit {
     int tile_group, column_group, segment;
     int from, to;  // stages
-    __device__ __forceinline__ Unit(const RangeProduct& r, int unit) {
+    __device__ __forceinline__ Unit(const ExactRangeGemm& r, int unit) {
       column_group = unit % r.plan.column_groups;
       const int rest = unit / r.plan.column_groups;
       segment = rest % r.p.segments;

@@ -23,7 +23,7 @@
 #include "kernels/cuda/gemm/mma_step.cuh"
 #include "kernels/cuda/gemm/row_copies.cuh"
 #include "kernels/cuda/gemm/split_k_reduce.cuh"
-#include "kernels/cuda/mma/stream_units.cuh"
+#include "kernels/cuda/mma/stream_gemm_units.cuh"
 
 namespace fulcrum::cuda {
 
@@ -32,19 +32,19 @@ template <class Quarter, int kTiles>
 inline constexpr int kStreamWarps = Quarter::kNan&& kTiles == 4 ? 17 : kStreamMaxWarps;
 
 template <class Quarter, int kTiles>
-struct StreamProduct {
+struct Sm90StreamGemm {
   static constexpr int kBlockBytes = Quarter::kBlockBytes;
   static constexpr int kTileX = 8 * 64 * 2;       // a column tile's half block of activations
   static constexpr int kHalfX = kTiles * kTileX;  // 64 K
   static constexpr int kBlockX = 2 * kHalfX;
 
-  const StreamArgs& p;
-  const StreamUnits units;
+  const StreamGemmArgs& p;
+  const StreamGemmUnits units;
   const int rank, lane, warp;
   const uint32_t x;  // shared memory begins with the activations
 
-  __device__ __forceinline__ StreamProduct(const StreamArgs& args, std::byte* shared, int group,
-                                           int rank_)
+  __device__ __forceinline__ Sm90StreamGemm(const StreamGemmArgs& args, std::byte* shared,
+                                            int group, int rank_)
       : p(args),
         units(args, group, rank_),
         rank(rank_),
@@ -283,14 +283,15 @@ struct StreamProduct {
 
 template <class Quarter, int kTiles>
 __global__ void __launch_bounds__((kStreamWarps<Quarter, kTiles> + kStreamMostProducers) * 32, 1)
-    StreamKernel(const __grid_constant__ StreamArgs p, const __grid_constant__ CUtensorMap map) {
+    Sm90StreamGemmKernel(const __grid_constant__ StreamGemmArgs p,
+                         const __grid_constant__ CUtensorMap map) {
 #if __CUDA_ARCH__ >= 900
   [[maybe_unused]] const BlockTrace<Quarter> trace;
   extern __shared__ __align__(1024) std::byte shared[];
   LetNextGridStart();
   const int group = p.by_ranks(static_cast<int>(blockIdx.x));
-  StreamProduct<Quarter, kTiles> product(p, shared, group,
-                                         static_cast<int>(blockIdx.x) - group * p.plan.ranks);
+  Sm90StreamGemm<Quarter, kTiles> product(p, shared, group,
+                                          static_cast<int>(blockIdx.x) - group * p.plan.ranks);
   const int producer = product.warp - p.plan.warps;
   if (producer < 0) {
     if (!p.copies && threadIdx.x == 0) product.LoadActivations(&map);
@@ -309,25 +310,25 @@ __global__ void __launch_bounds__((kStreamWarps<Quarter, kTiles> + kStreamMostPr
 
 // m <= 8 kTiles. False in `serves`, and nothing launched, where this kernel cannot serve.
 template <class Quarter, int kTiles>
-cudaError_t LaunchStream(const GemmParams& p, std::span<const GemmTarget> targets,
-                         const CudaContext& context, bool* serves) {
-  StreamArgs args;
+cudaError_t LaunchStreamGemm(const GemmParams& p, std::span<const GemmTarget> targets,
+                             const CudaContext& context, bool* serves) {
+  StreamGemmArgs args;
   FillGroupedParams(p, targets, context, &args);
   const int tiles = TilesOf(targets);
   // As many tiles at a time as the workspace holds sums of, and shared memory own sums.
   int at_once = static_cast<int>(std::min<int64_t>(
       tiles, context.workspace_bytes / (int64_t{p.segments} * kTiles * kPartialBytes)));
-  const StreamDevice device = {context.sm_count, context.max_shared_bytes};
-  StreamShape shape = {.tiles = at_once,
-                       .segment_blocks = p.segment_blocks,
-                       .segments = p.segments,
-                       .column_tiles = kTiles,
-                       .block_bytes = Quarter::kBlockBytes,
-                       .most_warps = kStreamWarps<Quarter, kTiles>};
-  args.plan = PlanStream(shape, device);
+  const GemmDevice device = {context.sm_count, context.max_shared_bytes};
+  GemmShape shape = {.tiles = at_once,
+                     .segment_blocks = p.segment_blocks,
+                     .segments = p.segments,
+                     .column_tiles = kTiles,
+                     .block_bytes = Quarter::kBlockBytes,
+                     .most_warps = kStreamWarps<Quarter, kTiles>};
+  args.plan = PlanStreamGemm(shape, device);
   while (args.plan.ranks == 0 && at_once > context.sm_count) {
     at_once = shape.tiles = (at_once + 1) / 2;
-    args.plan = PlanStream(shape, device);
+    args.plan = PlanStreamGemm(shape, device);
   }
   *serves = context.has_bulk_copies && args.plan.ranks > 0;
   if (!*serves) return cudaSuccess;
@@ -338,11 +339,11 @@ cudaError_t LaunchStream(const GemmParams& p, std::span<const GemmTarget> target
       error != cudaSuccess) {
     return error;
   }
-  const auto kernel = &StreamKernel<Quarter, kTiles>;
+  const auto kernel = &Sm90StreamGemmKernel<Quarter, kTiles>;
   for (args.first_tile = 0; args.first_tile < tiles; args.first_tile += at_once) {
     if (const int left = tiles - args.first_tile; left < at_once) {
       shape.tiles = left;
-      args.plan = PlanStream(shape, device);
+      args.plan = PlanStreamGemm(shape, device);
     }
     args.copies = p.m <= kCopiedRows;
     args.row_blocks = args.plan.rank_segments * p.segment_blocks;
@@ -351,7 +352,7 @@ cudaError_t LaunchStream(const GemmParams& p, std::span<const GemmTarget> target
     args.activations = p.x;
     args.activation_pitch = p.x_pitch;
     args.rings =
-        args.plan.rank_segments * p.segment_blocks * StreamProduct<Quarter, kTiles>::kBlockX;
+        args.plan.rank_segments * p.segment_blocks * Sm90StreamGemm<Quarter, kTiles>::kBlockX;
     args.sums = args.rings + args.plan.warps * args.plan.stages * Quarter::kBlockBytes;
     args.full = args.sums + args.plan.own_units * kTiles * kPartialBytes;
     args.empty = args.full + args.plan.warps * args.plan.stages * 8;

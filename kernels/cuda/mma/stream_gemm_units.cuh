@@ -1,4 +1,4 @@
-// What a launch of stream_product.cuh is told, and which units are a thread block's.
+// What a launch of sm90_stream_gemm.cuh is told, and which units are a thread block's.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -6,14 +6,14 @@
 
 #include "kernels/cuda/device/divider.cuh"
 #include "kernels/cuda/gemm/grouped_gemm.cuh"
-#include "kernels/cuda/mma/stream_plan.h"
+#include "kernels/cuda/mma/stream_gemm_plan.h"
 
 namespace fulcrum::cuda {
 
 // What every warp needs at once lies together and first: parameters are read through a cache that
 // is empty at the start.
-struct StreamNumbers {
-  StreamPlan plan;
+struct StreamGemmNumbers {
+  StreamGemmPlan plan;
   Divider by_ranks = Divider(1), by_rank_segments = Divider(1);
   // Where things are in shared memory, bytes; activations come first.
   int rings = 0, sums = 0, full = 0, empty = 0, x_full = 0, tile_full = 0, taken = 0;
@@ -27,15 +27,15 @@ struct StreamNumbers {
 };
 inline constexpr int kCopiedRows = 2;  // measured on an H200: a gain at 1, a loss at 4
 
-struct StreamArgs : StreamNumbers, GroupedGemmParams {};
+struct StreamGemmArgs : StreamGemmNumbers, GroupedGemmParams {};
 
 // The units of one thread block, counted in the order they are worked on: others' first.
-struct StreamUnits {
+struct StreamGemmUnits {
   int first, count;          // units of this rank, tile by tile
   int own_first, own_count;  // those of tiles that are finished here
 
-  __device__ __forceinline__ StreamUnits(const StreamArgs& p, int group, int rank) {
-    const StreamPlan& plan = p.plan;
+  __device__ __forceinline__ StreamGemmUnits(const StreamGemmArgs& p, int group, int rank) {
+    const StreamGemmPlan& plan = p.plan;
     first = group * plan.group_units + min(group, plan.longer_groups);
     count = plan.group_units + (group < plan.longer_groups ? 1 : 0);
     // A tile is its group's that has its last unit; a group's tiles are dealt out to the ranks.

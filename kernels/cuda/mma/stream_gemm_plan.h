@@ -1,5 +1,5 @@
-// How stream_product.cuh deals a product out to thread blocks and warps. Nothing here can change a
-// bit of the result: only who computes what, and where sums meet.
+// How sm90_stream_gemm.cuh deals a product out to thread blocks and warps. Nothing here can change
+// a bit of the result: only who computes what, and where sums meet.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -10,14 +10,14 @@ inline constexpr int kStreamMaxWarps = 21;  // with the producers 24: 80 registe
 
 // What there is to do: `tiles` of 16 rows, each of `segments` K segments (order.h) of
 // `segment_blocks` blocks of 128 K.
-struct StreamShape {
+struct GemmShape {
   int tiles = 0;
   int segment_blocks = 0, segments = 0;
   int column_tiles = 0;              // of 8 activation rows: 1, 2 or 4
   int block_bytes = 0;               // of one tile's weights
   int most_warps = kStreamMaxWarps;  // of a thread block, that compute
 };
-struct StreamDevice {
+struct GemmDevice {
   int multiprocessors = 0;
   int max_shared_bytes = 0;  // of one thread block
 };
@@ -25,7 +25,7 @@ struct StreamDevice {
 // A unit is one segment of one tile. `ranks` thread blocks share the tiles of a group: each holds
 // the activations of its own `rank_segments` segments and works on the units of those. All thread
 // blocks run at once, one a multiprocessor.
-struct StreamPlan {
+struct StreamGemmPlan {
   int ranks = 0;  // 0: the product does not fit this way
   int rank_segments = 0;
   int groups = 0;
@@ -41,6 +41,6 @@ struct StreamPlan {
   int thread_blocks() const { return ranks * groups; }
 };
 
-StreamPlan PlanStream(const StreamShape& shape, const StreamDevice& device);
+StreamGemmPlan PlanStreamGemm(const GemmShape& shape, const GemmDevice& device);
 
 }  // namespace fulcrum::cuda

@@ -17,7 +17,7 @@ namespace fulcrum::cuda {
 inline constexpr int kMmaMaxWarps = 8;
 
 template <class Weights, int kTiles, int kColumnTiles>
-__global__ void __launch_bounds__(kMmaMaxWarps * 32) MmaProduct(GemmParams p) {
+__global__ void __launch_bounds__(kMmaMaxWarps * 32) Sm80GemmKernel(GemmParams p) {
 #if __CUDA_ARCH__ >= 800
   [[maybe_unused]] const BlockTrace<Weights> trace;
   extern __shared__ float sums[];  // [segment][column][row]
@@ -101,8 +101,8 @@ __global__ void __launch_bounds__(kMmaMaxWarps * 32) MmaProduct(GemmParams p) {
 
 // m <= 8 kColumnTiles.
 template <class Weights, int kTiles, int kColumnTiles>
-cudaError_t LaunchMma(const GemmParams& p, cudaStream_t stream) {
-  const auto kernel = &MmaProduct<Weights, kTiles, kColumnTiles>;
+cudaError_t LaunchSm80Gemm(const GemmParams& p, cudaStream_t stream) {
+  const auto kernel = &Sm80GemmKernel<Weights, kTiles, kColumnTiles>;
   const size_t shared = size_t{4} * p.segments * kColumnTiles * kMmaColumns * kTiles * kTileRows;
   if (const cudaError_t error = AllowShared(kernel, shared); error != cudaSuccess) {
     return error;

@@ -1,6 +1,6 @@
-// See block_plan.h.
+// See small_gemm_plan.h.
 // SPDX-License-Identifier: Apache-2.0
-#include "kernels/cuda/mma/block_plan.h"
+#include "kernels/cuda/mma/small_gemm_plan.h"
 
 #include <algorithm>
 
@@ -26,23 +26,23 @@ constexpr int kReduceCost = 13 << 10;
 
 }  // namespace
 
-BlockPlan PlanBlocks(const StreamShape& shape, const StreamDevice& device) {
+SmallGemmPlan PlanSmallGemm(const GemmShape& shape, const GemmDevice& device) {
   if (Ceil(shape.tiles * shape.segments, device.multiprocessors) >= kUnitsEnough) return {};
   const int most_blocks =
-      shape.column_tiles * shape.block_bytes < kBlockNotHeld ? kHeldBlocks : kBlocks;
-  BlockPlan best;
+      shape.column_tiles * shape.block_bytes < kSmallGemmNotHeld ? kHeldBlocks : kBlocks;
+  SmallGemmPlan best;
   int least_cost = 0;
   for (int ranks = 1; ranks <= std::min({shape.segments, device.multiprocessors, kMostRanks});
        ++ranks) {
     if (shape.segments % ranks != 0) continue;
-    BlockPlan plan = {.ranks = ranks, .rank_segments = shape.segments / ranks};
+    SmallGemmPlan plan = {.ranks = ranks, .rank_segments = shape.segments / ranks};
     const int clusters = Clusters(device.multiprocessors, ranks);
     if (clusters < 1) continue;
     plan.group_tiles = Ceil(shape.tiles, clusters);
     plan.groups = Ceil(shape.tiles, plan.group_tiles);
     const int blocks = plan.rank_segments * shape.segment_blocks;
     const int items = plan.group_tiles * blocks;
-    plan.warps = std::min(items, BlockMaxWarps(shape.column_tiles, shape.block_bytes));
+    plan.warps = std::min(items, SmallGemmMaxWarps(shape.column_tiles, shape.block_bytes));
     const int activations = blocks * shape.column_tiles * kColumnTileBytes;
     plan.sums_here = Ceil(plan.group_tiles * shape.column_tiles, ranks);
     plan.shared_bytes = activations +

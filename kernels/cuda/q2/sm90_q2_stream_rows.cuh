@@ -127,7 +127,7 @@ __device__ __forceinline__ void QuantiseToShared(const Q2StreamRows& p, int warp
 
 template <int kColumns, int kPairs>
 __global__ void __launch_bounds__(Q2StreamThreads(kPairs), 1)
-    Q2StreamRowsKernel(const __grid_constant__ Q2StreamRows p) {
+    Sm90Q2StreamRowsKernel(const __grid_constant__ Q2StreamRows p) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   extern __shared__ __align__(128) std::byte shared[];
   LetNextGridStart();

@@ -14,7 +14,7 @@ namespace fulcrum::cuda {
 inline constexpr int kMaxWarps = 8;
 
 template <class Weights, int kTiles, int kColumns>
-__global__ void __launch_bounds__(kMaxWarps * 32) ExactProduct(GemmParams p) {
+__global__ void __launch_bounds__(kMaxWarps * 32) ExactGemmKernel(GemmParams p) {
   extern __shared__ float sums[];  // [segment][column][row]
   constexpr int kRows = kTiles * kTileRows;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
@@ -87,8 +87,8 @@ __global__ void __launch_bounds__(kMaxWarps * 32) ExactProduct(GemmParams p) {
 }
 
 template <class Weights, int kTiles, int kColumns>
-cudaError_t LaunchExact(const GemmParams& p, cudaStream_t stream) {
-  const auto kernel = &ExactProduct<Weights, kTiles, kColumns>;
+cudaError_t LaunchExactGemm(const GemmParams& p, cudaStream_t stream) {
+  const auto kernel = &ExactGemmKernel<Weights, kTiles, kColumns>;
   const size_t shared = size_t{4} * p.segments * kColumns * kTiles * kTileRows;
   if (const cudaError_t error = AllowShared(kernel, shared); error != cudaSuccess) {
     return error;
