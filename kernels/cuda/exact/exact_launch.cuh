@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/device/kernel_launch.h"
+#include "kernels/cuda/device/shared_memory.cuh"
 #include "kernels/cuda/exact/exact_range_gemm.cuh"
 
 namespace fulcrum::cuda {

@@ -19,6 +19,8 @@
 #include <cstdint>
 
 #include "kernels/cuda/device/async_copy.cuh"
+#include "kernels/cuda/device/force_in_register.cuh"
+#include "kernels/cuda/device/shared_memory.cuh"
 #include "kernels/cuda/exact/exact_step.cuh"
 #include "kernels/cuda/gemm/gemm_params.cuh"
 #include "kernels/cuda/gemm/workspace.cuh"
@@ -232,7 +234,7 @@ class ExactRangeGemm {
   }
   __device__ __forceinline__ void Multiply(uint32_t stage, float (&sums)[Shape::kSums]) const {
     int lane = this->lane;
-    asm volatile("" : "+r"(lane));  // or its places would be kept in registers
+    ForceInRegister(lane);  // or its places would be kept in registers
     const uint32_t weights = stage + (4 * RowOf(lane) + OrderLane(lane)) * 16;
     uint32_t xs = Activations() + OrderLane(lane) * 16;
     Steps next[kTiles];
@@ -308,8 +310,8 @@ class ExactRangeGemm {
   // 4 j + its lane of the order. Who is last adds them all, in ascending order.
   __device__ __forceinline__ void Finish(int unit, const float (&sums)[Shape::kSums]) const {
     int lane = this->lane;
-    asm volatile(""
-                 : "+r"(lane), "+r"(unit));  // or all of this end's addresses would be made ahead
+    ForceInRegister(lane),
+        ForceInRegister(unit);  // or all of this end's addresses would be made ahead
     const Unit at(*this, unit);
     float own[Shape::kOutputs];
 #pragma unroll

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "kernels/cuda/device/arithmetic.cuh"
 #include "kernels/cuda/device/shared_memory.cuh"
 #include "kernels/cuda/layout/layout.h"
 
@@ -17,14 +18,8 @@ struct StepPairs {
 
 // Both halves times 2^120, exactly.
 __device__ __forceinline__ uint32_t TimesTwoTo120(uint32_t pair) {
-#if __CUDA_ARCH__ >= 900
-  uint32_t out;
-  asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(out) : "r"(pair), "r"(0x7b807b80u));
-  return out;
-#elif __CUDA_ARCH__ >= 800
-  uint32_t out;  // minus zero as the addend leaves every product as it is
-  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(out) : "r"(pair), "r"(0x7b807b80u), "r"(0x80008000u));
-  return out;
+#if __CUDA_ARCH__ >= 800
+  return MulBf16x2(pair, 0x7b807b80u);
 #else
   const uint32_t low = __float_as_uint(__uint_as_float(pair << 16) * 0x1p120f);
   const uint32_t high = __float_as_uint(__uint_as_float(pair & 0xffff0000u) * 0x1p120f);

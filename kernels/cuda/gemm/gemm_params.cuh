@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "kernels/cuda/device/arithmetic.cuh"
 #include "kernels/cuda/launch.h"
 #include "kernels/numerics/order.h"
 
@@ -89,11 +90,8 @@ __device__ __forceinline__ void StoreResult(const GemmParams& p, int m, int64_t 
 // makes NaN canonical and rounds as above.
 __device__ __forceinline__ uint32_t ResultPair(float low, float high) {
 #if __CUDA_ARCH__ >= 800
-  uint32_t pair;
-  asm("cvt.rn.bf16x2.f32 %0, %1, %2;"
-      : "=r"(pair)
-      : "f"(__fadd_rn(high, 0.0f)), "f"(__fadd_rn(low, 0.0f)));
-  return pair;
+  const float second = __fadd_rn(high, 0.0f);
+  return PackBf16x2(__fadd_rn(low, 0.0f), second);
 #else
   return ResultBits(low, false) | ResultBits(high, false) << 16;
 #endif

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <span>
 
+#include "kernels/cuda/device/force_in_register.cuh"
 #include "kernels/cuda/gemm/gemm_params.cuh"
 #include "kernels/cuda/gemm/mma_step.cuh"
 #include "kernels/cuda/layout/layout.h"
@@ -39,8 +40,8 @@ struct ResultPlace {
     }
   }
   // Worked out by now, not where it is used.
-  __device__ __forceinline__ void HeldNow() {
-    asm volatile("" : "+l"(at), "+l"(pitch), "+r"(rows), "+r"(columns));
+  __device__ __forceinline__ void ForceInRegisters() {
+    ForceInRegister(at), ForceInRegister(pitch), ForceInRegister(rows), ForceInRegister(columns);
   }
 };
 

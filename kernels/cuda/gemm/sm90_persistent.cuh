@@ -5,7 +5,6 @@
 
 #include <cuda_runtime_api.h>
 
-#include "kernels/cuda/device/hopper_tile.cuh"
 #include "kernels/cuda/device/kernel_launch.h"
 #include "kernels/cuda/device/ring.cuh"
 #include "kernels/cuda/launch.h"

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 
+#include "kernels/cuda/device/shared_memory.cuh"
 #include "kernels/cuda/gemm/grouped_gemm.cuh"
 #include "kernels/cuda/gemm/workspace.cuh"
 
@@ -25,9 +26,9 @@ __device__ __forceinline__ uint4* PartialAddress(const GroupedGemmParams& p, int
 template <int kTiles>
 __device__ __forceinline__ void StorePartial(const GroupedGemmParams& p, int tile, int segment,
                                              int column_tile, int lane, const float (&sum)[4]) {
-  WorkspaceStore(PartialAddress<kTiles>(p, tile, segment, column_tile, lane),
-                 make_uint4(AvoidSentinel(sum[0]), AvoidSentinel(sum[1]), AvoidSentinel(sum[2]),
-                            AvoidSentinel(sum[3])));
+  GlobalStoreRelaxed(PartialAddress<kTiles>(p, tile, segment, column_tile, lane),
+                     make_uint4(AvoidSentinel(sum[0]), AvoidSentinel(sum[1]), AvoidSentinel(sum[2]),
+                                AvoidSentinel(sum[3])));
 }
 
 // Segments of a tile's column tile whose sums are in this thread block's shared memory, from `at`
@@ -59,7 +60,7 @@ __device__ __forceinline__ void ReduceTile(const GroupedGemmParams& p, int tile,
 #pragma unroll
       for (int i = 0; i < kPartialsTogether; ++i) {
         if (first + i < segments && !here.Has(first + i)) {
-          left[i] = WorkspaceLoad(partials + (first + i) * (kTiles * 32));
+          left[i] = GlobalLoadRelaxed(partials + (first + i) * (kTiles * 32));
         }
       }
 #pragma unroll
@@ -79,8 +80,9 @@ __device__ __forceinline__ void ReduceTile(const GroupedGemmParams& p, int tile,
       } else {
         part = make_float4(__uint_as_float(left[i].x), __uint_as_float(left[i].y),
                            __uint_as_float(left[i].z), __uint_as_float(left[i].w));
-        WorkspaceStore(partials + segment * (kTiles * 32),
-                       make_uint4(kEmptySentinel, kEmptySentinel, kEmptySentinel, kEmptySentinel));
+        GlobalStoreRelaxed(
+            partials + segment * (kTiles * 32),
+            make_uint4(kEmptySentinel, kEmptySentinel, kEmptySentinel, kEmptySentinel));
       }
       sum[0] = __fadd_rn(sum[0], part.x);
       sum[1] = __fadd_rn(sum[1], part.y);

@@ -5,21 +5,9 @@
 
 #include <cstdint>
 
-namespace fulcrum::cuda {
+#include "kernels/cuda/device/global_memory.cuh"
 
-__device__ __forceinline__ uint4 WorkspaceLoad(const uint4* from) {
-  uint4 v;
-  asm volatile("ld.relaxed.gpu.global.v4.u32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-               : "l"(from)
-               : "memory");
-  return v;
-}
-__device__ __forceinline__ void WorkspaceStore(uint4* to, uint4 v) {
-  asm volatile("st.relaxed.gpu.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(v.x), "r"(v.y),
-               "r"(v.z), "r"(v.w)
-               : "memory");
-}
+namespace fulcrum::cuda {
 
 inline constexpr uint32_t kEmptySentinel = 0xffffffffu;
 __device__ __forceinline__ uint32_t AvoidSentinel(float sum) {
@@ -37,9 +25,7 @@ __device__ __forceinline__ void StoreWords(uint32_t* to, int stride,
                                            const float (&values)[kCount]) {
 #pragma unroll
   for (int i = 0; i < kCount; ++i) {
-    asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(to + i * stride),
-                 "r"(AvoidSentinel(values[i]))
-                 : "memory");
+    GlobalStoreRelaxed(to + i * stride, AvoidSentinel(values[i]));
   }
 }
 // Asks for words; whether all had arrived.
@@ -49,12 +35,7 @@ __device__ __forceinline__ bool TryLoadWords(const uint32_t* from, int stride,
   bool arrived = true;
 #pragma unroll
   for (int i = 0; i < kCount; ++i) {
-    uint32_t word;
-    asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];"
-                 : "=r"(word)
-                 : "l"(from + i * stride)
-                 : "memory");
-    values[i] = __uint_as_float(word);
+    values[i] = __uint_as_float(GlobalLoadRelaxed(from + i * stride));
   }
 #pragma unroll
   for (int i = 0; i < kCount; ++i)
@@ -65,8 +46,7 @@ template <int kCount>
 __device__ __forceinline__ void ResetWords(uint32_t* at, int stride) {
 #pragma unroll
   for (int i = 0; i < kCount; ++i) {
-    asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(at + i * stride), "r"(kEmptySentinel)
-                 : "memory");
+    GlobalStoreRelaxed(at + i * stride, kEmptySentinel);
   }
 }
 

@@ -13,7 +13,13 @@
 
 #include <algorithm>
 
+#include "kernels/cuda/device/cluster.cuh"
+#include "kernels/cuda/device/mbarrier.cuh"
+#include "kernels/cuda/device/mma.cuh"
+#include "kernels/cuda/device/shared_memory.cuh"
 #include "kernels/cuda/device/tensor_map.h"
+#include "kernels/cuda/device/tma.cuh"
+#include "kernels/cuda/device/wgmma.cuh"
 #include "kernels/cuda/gemm/fragment.cuh"
 #include "kernels/cuda/gemm/gemm_params.cuh"
 #include "kernels/cuda/gemm/sm90_persistent.cuh"
@@ -93,29 +99,30 @@ __global__ void __launch_bounds__(kTileThreads, 1)
 
   if (threadIdx.x == 0) {
     for (int i = 0; i < plan.stages; ++i) {
-      BarrierInit(full + 8 * i, 1);
-      BarrierInit(empty + 8 * i, kTileCluster * kTileWarps);
+      MbarrierInit(full + 8 * i, 1);
+      MbarrierInit(empty + 8 * i, kTileCluster * kTileWarps);
     }
-    BarriersReady();
+    MbarrierInitFence();
   }
   ClusterSync();
 
   if (warp >= kTileWarps) {
-    GiveRegisters();
+    WarpgroupRegDealloc();
     Ring filling;
-    const uint64_t policy = ReadOften();
+    const uint64_t policy = EvictNormalPolicy();
     for (int tile = static_cast<int>(blockIdx.x) / kTileCluster;
          threadIdx.x == kTileWarps * 32 && tile < plan.tiles; tile += clusters) {
       const int column = tile % plan.column_tiles * kColumns;
       for (int part = 0; part < p.blocks * kParts; ++part) {
         const uint32_t stage = ring + filling.stage * Shared::kStage;
         const uint32_t barrier = full + 8 * filling.stage;
-        BarrierWait(empty + 8 * filling.stage, filling.phase ^ 1);
-        BarrierExpect(barrier, Shared::kStage);
+        MbarrierWait(empty + 8 * filling.stage, filling.phase ^ 1);
+        MbarrierArriveExpectTx(barrier, Shared::kStage);
         const uint32_t x = stage + Shared::kWeights + rank * (Shared::kBox / kTileCluster);
         for (int box = 0; box < Shared::kBoxes; ++box) {
-          BoxCopyToAll(x + box * Shared::kBox, &activations, (part * Shared::kBoxes + box) * kBoxK,
-                       column + rank * (kColumns / kTileCluster), barrier, (1 << kTileCluster) - 1);
+          TensorCopyBoxMulticast(
+              x + box * Shared::kBox, &activations, (part * Shared::kBoxes + box) * kBoxK,
+              column + rank * (kColumns / kTileCluster), barrier, (1 << kTileCluster) - 1);
         }
         for (int panel = 0; panel < kTilePanels; ++panel) {
           // Past the last panel it is computed again and not stored.
@@ -137,7 +144,7 @@ __global__ void __launch_bounds__(kTileThreads, 1)
       }
     }
   } else {
-    TakeRegisters();
+    WarpgroupRegAlloc();
     // [column tile][thread]: a thread's own sums of the segments before.
     float4* const sums = reinterpret_cast<float4*>(shared + (sums_at - ring)) + threadIdx.x;
     Ring reading;
@@ -165,12 +172,12 @@ __global__ void __launch_bounds__(kTileThreads, 1)
           for (int part = 0; part < kParts; ++part) {
             const uint32_t stage = ring + reading.stage * Shared::kStage;
             uint32_t a[4 * Operand::kSteps];
-            BarrierWait(full + 8 * reading.stage, reading.phase);
+            MbarrierWait(full + 8 * reading.stage, reading.phase);
             Operand::Read(stage + warp * Shared::kTilePart, lane, a);
-            Pin(a);
-            Pin(inner);
+            WarpgroupFenceOperand(a);
+            WarpgroupFenceOperand(inner);
             WgmmaFence();
-            const uint32_t x = RowsDescriptor(stage + Shared::kWeights);
+            const uint32_t x = WgmmaDescriptor(stage + Shared::kWeights);
 #pragma unroll
             for (int step = 0; step < Operand::kSteps; ++step) {
               WgmmaWide(inner, a + 4 * step, x + step / 4 * (Shared::kBox / 16) + step % 4 * 2,
@@ -178,9 +185,9 @@ __global__ void __launch_bounds__(kTileThreads, 1)
             }
             WgmmaCommit();
             WgmmaWait();
-            Pin(a);
-            Pin(inner);
-            if (lane < kTileCluster) ClusterArrive(empty + 8 * reading.stage, lane);
+            WarpgroupFenceOperand(a);
+            WarpgroupFenceOperand(inner);
+            if (lane < kTileCluster) MbarrierArriveRemote(empty + 8 * reading.stage, lane);
             reading.Next(plan.stages);
           }
           const float block_scale = __shfl_sync(~0u, scale, block);
@@ -218,7 +225,7 @@ __global__ void __launch_bounds__(kTileThreads, 1)
 #pragma unroll
           for (int half = 0; half < 2; ++half) {
             const uint32_t pair =
-                Transposed(ResultPair(outer[t][2 * half], outer[t][2 * half + 1]));
+                MovMatrixTransposed(ResultPair(outer[t][2 * half], outer[t][2 * half + 1]));
             const int m = column + t * 8 + lane / 4;
             if (m < p.m) StorePair(p, m, row + half * 8 + lane % 4 * 2, pair);
           }

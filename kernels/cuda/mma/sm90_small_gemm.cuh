@@ -9,12 +9,16 @@
 #include <span>
 
 #include "kernels/cuda/device/block_trace.cuh"
+#include "kernels/cuda/device/cluster.cuh"
 #include "kernels/cuda/device/divider.cuh"
+#include "kernels/cuda/device/force_in_register.cuh"
 #include "kernels/cuda/device/grid_order.cuh"
-#include "kernels/cuda/device/hopper.cuh"
-#include "kernels/cuda/device/hopper_tile.cuh"
 #include "kernels/cuda/device/kernel_launch.h"
+#include "kernels/cuda/device/mbarrier.cuh"
+#include "kernels/cuda/device/mma.cuh"
+#include "kernels/cuda/device/shared_memory.cuh"
 #include "kernels/cuda/device/tensor_map.h"
+#include "kernels/cuda/device/tma.cuh"
 #include "kernels/cuda/gemm/grouped_gemm.cuh"
 #include "kernels/cuda/gemm/mma_step.cuh"
 #include "kernels/cuda/gemm/row_copies.cuh"
@@ -32,11 +36,6 @@ struct SmallGemmArgs : GroupedGemmParams {
   Divider by_ranks = Divider(1), by_rank_blocks = Divider(1), by_rank_segments = Divider(1);
   Divider by_row_parts = Divider(1);
 };
-
-// Everything here is run once by a launch of a few microseconds. So what can be worked out before
-// the weights are there is worked out then, and kept: HeldNow.
-__device__ __forceinline__ void HeldNow(uint32_t& value) { asm volatile("" : "+r"(value)); }
-__device__ __forceinline__ void HeldNow(int& value) { asm volatile("" : "+r"(value)); }
 
 // Whether the activations come by tensor copies. For few rows 16 bytes a thread are there 1.3 us
 // sooner; for many there are too many of them.
@@ -82,17 +81,17 @@ __global__ void __launch_bounds__(SmallGemmMaxWarps(kTiles, Quarter::kBlockBytes
   // Column tiles of tiles, each added up by the thread block of rank `index % ranks`.
   const int sums_here = p.by_ranks(tiles * kTiles - rank + plan.ranks - 1);
   if (threadIdx.x == 0) {
-    BarrierInit(sums_full, 1);
-    BarrierInit(x_full, 1);
-    BarriersReady();
-    BarrierExpect(sums_full, sums_here * p.segments * kSumBytes);
+    MbarrierInit(sums_full, 1);
+    MbarrierInit(x_full, 1);
+    MbarrierInitFence();
+    MbarrierArriveExpectTx(sums_full, sums_here * p.segments * kSumBytes);
   }
   __syncwarp();
-  ClusterArriveAll();
+  ClusterArriveRelaxed();
 
   WaitForPreviousGrid();
   if (kMapped && threadIdx.x == 0) {
-    BarrierExpect(x_full, rank_blocks * kBlockX);
+    MbarrierArriveExpectTx(x_full, rank_blocks * kBlockX);
     for (int s = 0; s < plan.rank_segments; ++s) {
       TensorCopySlices(x + s * p.segment_blocks * kBlockX, &map,
                        (first_block + s * p.segment_blocks) * 2, x_full);
@@ -132,8 +131,8 @@ __global__ void __launch_bounds__(SmallGemmMaxWarps(kTiles, Quarter::kBlockBytes
         sums + (turn * p.segments + rank * plan.rank_segments + segment) * kSumBytes + lane * 16;
     fold.full = sums_full;
     if (plan.ranks > 1) {
-      fold.sum = ClusterAddress(fold.sum, owner);
-      fold.full = ClusterAddress(fold.full, owner);
+      fold.sum = ClusterMapShared(fold.sum, owner);
+      fold.full = ClusterMapShared(fold.full, owner);
     }
     return fold;
   };
@@ -141,7 +140,8 @@ __global__ void __launch_bounds__(SmallGemmMaxWarps(kTiles, Quarter::kBlockBytes
   Fold fold = {};
   if constexpr (kHeld) {
     fold = fold_of(warp);
-    HeldNow(fold.blocks), HeldNow(fold.inner), HeldNow(fold.sum), HeldNow(fold.full);
+    ForceInRegister(fold.blocks), ForceInRegister(fold.inner), ForceInRegister(fold.sum),
+        ForceInRegister(fold.full);
   }
   // What it adds up: a column tile of a tile.
   const auto place_of = [&](int turn) {
@@ -151,16 +151,16 @@ __global__ void __launch_bounds__(SmallGemmMaxWarps(kTiles, Quarter::kBlockBytes
   ResultPlace place = {};
   if constexpr (kHeld) {
     place = place_of(warp);
-    place.HeldNow();
+    place.ForceInRegisters();
   }
 
   uint32_t chunk[2] = {
       x + lane % 8 * 128 + (static_cast<uint32_t>((lane / 8) ^ (lane % 8)) << 4),
       x + lane % 8 * 128 + (static_cast<uint32_t>((lane / 8 + 4) ^ (lane % 8)) << 4)};
-  ClusterWaitAll();  // every thread block's barrier is there
+  ClusterWait();  // every thread block's barrier is there
   AsyncWait<0>();
   __syncthreads();
-  if (kMapped) BarrierWait(x_full, 0);
+  if (kMapped) MbarrierWait(x_full, 0);
   for (int item = warp; item < items; item += plan.warps) {
     const int block = item - p.by_rank_blocks(item) * rank_blocks;
     const bool there = first_block + block < p.blocks;
@@ -176,7 +176,7 @@ __global__ void __launch_bounds__(SmallGemmMaxWarps(kTiles, Quarter::kBlockBytes
 #pragma unroll
       for (int t = 0; t < kTiles; ++t) {
         const uint4 columns =
-            LoadMatrices(chunk[i % 2] + block * kBlockX + i / 2 * kHalfX + t * kTileX);
+            LdMatrixX4(chunk[i % 2] + block * kBlockX + i / 2 * kHalfX + t * kTileX);
         Mma(inner[t], even, make_uint2(columns.x, columns.y));
         Mma(inner[t], odd, make_uint2(columns.z, columns.w));
       }
@@ -211,7 +211,7 @@ __global__ void __launch_bounds__(SmallGemmMaxWarps(kTiles, Quarter::kBlockBytes
       }
     }
     if (plan.ranks > 1) {
-      SendQuad(fold.sum, sum, fold.full);
+      StoreAsync128(fold.sum, sum, fold.full);
     } else {  // there is no cluster to send through
       SharedStore(fold.sum, sum);
     }
@@ -219,7 +219,7 @@ __global__ void __launch_bounds__(SmallGemmMaxWarps(kTiles, Quarter::kBlockBytes
   if (plan.ranks == 1) {
     __syncthreads();
   } else if (warp < sums_here) {
-    BarrierWait(sums_full, 0);
+    MbarrierWait(sums_full, 0);
   }
   for (int turn = warp; turn < sums_here; turn += plan.warps) {
     if (!kHeld || turn != warp) place = place_of(turn);

@@ -16,10 +16,13 @@
 
 #include "kernels/cuda/device/block_trace.cuh"
 #include "kernels/cuda/device/grid_order.cuh"
-#include "kernels/cuda/device/hopper.cuh"
 #include "kernels/cuda/device/kernel_launch.h"
+#include "kernels/cuda/device/mbarrier.cuh"
+#include "kernels/cuda/device/mma.cuh"
 #include "kernels/cuda/device/ring.cuh"
+#include "kernels/cuda/device/shared_memory.cuh"
 #include "kernels/cuda/device/tensor_map.h"
+#include "kernels/cuda/device/tma.cuh"
 #include "kernels/cuda/gemm/mma_step.cuh"
 #include "kernels/cuda/gemm/row_copies.cuh"
 #include "kernels/cuda/gemm/split_k_reduce.cuh"
@@ -87,7 +90,7 @@ struct Sm90StreamGemm {
     const uint32_t ring = x + p.rings + served * stages * kBlockBytes;
     const uint32_t ring_full = x + p.full + served * stages * 8;
     const uint32_t ring_empty = x + p.empty + served * stages * 8;
-    const uint64_t policy = ReadOnce();
+    const uint64_t policy = EvictFirstPolicy();
     int item = served < p.plan.warps ? served : units.count, left = 0;
     const std::byte* next = nullptr;
     const auto aim = [&] {
@@ -97,7 +100,7 @@ struct Sm90StreamGemm {
       next = p.Codes(TileOf(unit), FirstBlock(segment), kBlockBytes);
     };
     const auto ask = [&](int stage) {
-      BarrierExpect(ring_full + 8 * stage, kBlockBytes);
+      MbarrierArriveExpectTx(ring_full + 8 * stage, kBlockBytes);
       BulkCopy(ring + stage * kBlockBytes, next, kBlockBytes, ring_full + 8 * stage, policy);
       next += kPanelTiles * kBlockBytes;
       if (--left == 0) {
@@ -109,15 +112,15 @@ struct Sm90StreamGemm {
     // The memory idles until these are asked for, so they wait for nobody: each barrier is made
     // just before it is needed.
     for (int i = 0; i < stages && served < p.plan.warps; ++i) {
-      BarrierInit(ring_full + 8 * i, 1);
-      BarriersReady();
+      MbarrierInit(ring_full + 8 * i, 1);
+      MbarrierInitFence();
       if (item < units.count) ask(i);
     }
     __syncwarp();
     __syncthreads();
     Ring at;
     while (item < units.count) {
-      if (!BarrierPassed(ring_empty + 8 * at.stage, at.phase)) continue;
+      if (!MbarrierTestWait(ring_empty + 8 * at.stage, at.phase)) continue;
       ask(at.stage);
       at.Next(stages);
     }
@@ -128,9 +131,9 @@ struct Sm90StreamGemm {
   __device__ __forceinline__ void MakeTileBarriers() const {
     SharedStore32(x + p.taken, 0);
     for (int tile = 0; tile < OwnTiles(); ++tile) {
-      BarrierInit(x + p.tile_full + 8 * tile, OwnUnits(tile));
+      MbarrierInit(x + p.tile_full + 8 * tile, OwnUnits(tile));
     }
-    BarriersReady();
+    MbarrierInitFence();
   }
 
   __device__ __forceinline__ void CopyActivations() const {
@@ -145,11 +148,11 @@ struct Sm90StreamGemm {
   }
 
   __device__ __forceinline__ void LoadActivations(const CUtensorMap* map) const {
-    for (int s = 0; s < p.plan.rank_segments; ++s) BarrierInit(x + p.x_full + 8 * s, 1);
-    BarriersReady();
+    for (int s = 0; s < p.plan.rank_segments; ++s) MbarrierInit(x + p.x_full + 8 * s, 1);
+    MbarrierInitFence();
     WaitForPreviousGrid();
     for (int s = 0; s < p.plan.rank_segments; ++s) {
-      BarrierExpect(x + p.x_full + 8 * s, p.segment_blocks * kBlockX);
+      MbarrierArriveExpectTx(x + p.x_full + 8 * s, p.segment_blocks * kBlockX);
       TensorCopySlices(x + s * p.segment_blocks * kBlockX, map, FirstBlock(s) * 2,
                        x + p.x_full + 8 * s);
     }
@@ -179,15 +182,15 @@ struct Sm90StreamGemm {
         x + lane % 8 * 128 + (static_cast<uint32_t>((lane / 8) ^ (lane % 8)) << 4);
     float next_scale = warp < units.count ? Scale(units[warp]) : 0.0f;
     if (lane == 0) {  // barriers are made one after the other, so every warp makes some
-      for (int i = 0; i < stages; ++i) BarrierInit(ring_empty + 8 * i, 1);
-      BarriersReady();
+      for (int i = 0; i < stages; ++i) MbarrierInit(ring_empty + 8 * i, 1);
+      MbarrierInitFence();
     }
     __syncwarp();
     __syncthreads();
     WaitForPreviousGrid();
     if (p.copies) {
       AsyncWait<0>();
-      NamedBarrier(2, p.plan.warps * 32);
+      NamedBarrierSync(2, p.plan.warps * 32);
     }
     Ring at;
     for (int item = warp; item < units.count; item += p.plan.warps) {
@@ -196,10 +199,10 @@ struct Sm90StreamGemm {
       if (item + p.plan.warps < units.count) next_scale = Scale(units[item + p.plan.warps]);
       uint32_t block_x = row_x + segment * p.segment_blocks * kBlockX;
       float outer[kTiles][4] = {};
-      if (!p.copies) BarrierWait(x + p.x_full + 8 * segment, 0);
+      if (!p.copies) MbarrierWait(x + p.x_full + 8 * segment, 0);
 #pragma unroll 1
       for (int block = 0; block < blocks; ++block, block_x += kBlockX) {
-        BarrierWait(ring_full + 8 * at.stage, at.phase);
+        MbarrierWait(ring_full + 8 * at.stage, at.phase);
         const uint32_t stage = ring + at.stage * kBlockBytes;
         Quarter quarters[4];
 #pragma unroll
@@ -210,12 +213,12 @@ struct Sm90StreamGemm {
           const StepPairs even = quarters[i].Step(0), odd = quarters[i].Step(1);
           if (i == 3) {
             __syncwarp();
-            if (lane == 0) BarrierArrive(ring_empty + 8 * at.stage);
+            if (lane == 0) MbarrierArrive(ring_empty + 8 * at.stage);
           }
 #pragma unroll
           for (int t = 0; t < kTiles; ++t) {
             const uint4 columns =
-                LoadMatrices((i % 2 ? block_x ^ 64 : block_x) + i / 2 * kHalfX + t * kTileX);
+                LdMatrixX4((i % 2 ? block_x ^ 64 : block_x) + i / 2 * kHalfX + t * kTileX);
             Mma(inner[t], even, make_uint2(columns.x, columns.y));
             Mma(inner[t], odd, make_uint2(columns.z, columns.w));
           }
@@ -243,7 +246,7 @@ struct Sm90StreamGemm {
       }
       if (p.plan.finish_in_turn) {
         __syncwarp();
-        if (lane == 0) BarrierArrive(x + p.tile_full + 8 * (TileOf(unit) - FirstOwnTile()));
+        if (lane == 0) MbarrierArrive(x + p.tile_full + 8 * (TileOf(unit) - FirstOwnTile()));
       }
     } else {
       const int segment = rank * p.plan.rank_segments + SegmentOf(unit);
@@ -259,7 +262,7 @@ struct Sm90StreamGemm {
   // units end at once, and so do their warps.
   __device__ __forceinline__ void Reduce() const {
     const bool in_turn = p.plan.finish_in_turn;
-    if (!in_turn) NamedBarrier(1, p.plan.warps * 32);  // the producers are gone
+    if (!in_turn) NamedBarrierSync(1, p.plan.warps * 32);  // the producers are gone
     const int first_tile = FirstOwnTile(), items = OwnTiles() * kTiles;
     for (int item = warp;; item += p.plan.warps) {
       if (in_turn) {
@@ -267,7 +270,7 @@ struct Sm90StreamGemm {
         item = __shfl_sync(~0u, item, 0);
       }
       if (item >= items) return;
-      if (in_turn) BarrierWait(x + p.tile_full + 8 * (item / kTiles), 0);
+      if (in_turn) MbarrierWait(x + p.tile_full + 8 * (item / kTiles), 0);
       const int tile = first_tile + item / kTiles, column_tile = item % kTiles;
       // A tile's first units can be those of the group before.
       const int unit = max(tile * p.plan.rank_segments, units.own_first);

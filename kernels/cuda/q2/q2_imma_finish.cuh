@@ -5,8 +5,10 @@
 
 #include <type_traits>
 
-#include "kernels/cuda/device/hopper_tile.cuh"
+#include "kernels/cuda/device/cluster.cuh"
+#include "kernels/cuda/device/mbarrier.cuh"
 #include "kernels/cuda/device/ring.cuh"
+#include "kernels/cuda/device/shared_memory.cuh"
 #include "kernels/cuda/gemm/gemm_params.cuh"
 #include "kernels/cuda/q2/q2_imma_args.cuh"
 #include "kernels/cuda/q2/q8_rows.h"
@@ -129,9 +131,9 @@ struct Q2ImmaFinish {
     const int other = parity ^ 1;
     constexpr int kSlotBytes = kStepFragments * kSentBytes;
     const uint32_t received = received_at + own * kSentBytes + lane * kEnded * 4;
-    const uint32_t there = ClusterAddress(received, other);
+    const uint32_t there = ClusterMapShared(received, other);
     const uint32_t mine = sent + own * 16;
-    const uint32_t theirs = ClusterAddress(mine, other);
+    const uint32_t theirs = ClusterMapShared(mine, other);
     WaitForPreviousGrid();
     Ring at;
 #pragma unroll 1
@@ -139,7 +141,7 @@ struct Q2ImmaFinish {
       const int fragments = min(kStepTiles, tile_count - done) * kColumnTiles;
       const uint32_t slot = step % 2 * kSlotBytes, barrier = step % 2 * 8;
       const float* const buffer = sums + at.stage * kWarps * kWarpFloats;
-      BarrierWait(left + 8 * at.stage, at.phase);
+      MbarrierWait(left + 8 * at.stage, at.phase);
       // All at once: each waits long for shared memory. Of fragments that are not there whatever
       // the buffer has.
       float kept[kFinishRounds][kEnded], away[kFinishRounds][kEnded];
@@ -151,7 +153,7 @@ struct Q2ImmaFinish {
         Take(half, parity == 0, away[round]);
       }
       __syncwarp();
-      if (lane == 0) BarrierArrive(taken + 8 * at.stage);
+      if (lane == 0) MbarrierArrive(taken + 8 * at.stage);
       int sending = 0;
 #pragma unroll
       for (int round = 0; round < kFinishRounds; ++round) {
@@ -161,8 +163,8 @@ struct Q2ImmaFinish {
       }
       __syncwarp();
       if (lane == 0) {
-        BarrierExpect(mine + barrier, sending * kSentBytes);
-        ClusterArrive(mine + barrier, other);
+        MbarrierArriveExpectTx(mine + barrier, sending * kSentBytes);
+        MbarrierArriveRemote(mine + barrier, other);
       }
       at.Next(p.plan.sum_buffers);
       Place places[kFinishRounds];
@@ -171,7 +173,7 @@ struct Q2ImmaFinish {
         const int fragment = min(own + round * kQ2FinishWarps, fragments - 1);
         places[round] = PlaceOf(done + fragment / kColumnTiles, fragment % kColumnTiles, parity);
       }
-      BarrierWait(mine + barrier, step / 2 % 2);
+      MbarrierWait(mine + barrier, step / 2 % 2);
 #pragma unroll
       for (int round = 0; round < kFinishRounds; ++round) {
         if (own + round * kQ2FinishWarps >= fragments) continue;
@@ -184,9 +186,9 @@ struct Q2ImmaFinish {
                                               uint32_t barrier_there) {
     const uint32_t first = __float_as_uint(halves[0]);
     if constexpr (kEnded == 2) {
-      SendPair(there, make_uint2(first, __float_as_uint(halves[1])), barrier_there);
+      StoreAsync64(there, make_uint2(first, __float_as_uint(halves[1])), barrier_there);
     } else {
-      SendWord(there, first, barrier_there);
+      StoreAsync32(there, first, barrier_there);
     }
   }
   // Adds the other halves: the butterfly's last step.

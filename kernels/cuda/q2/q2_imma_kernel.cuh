@@ -13,9 +13,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include "kernels/cuda/device/cluster.cuh"
 #include "kernels/cuda/device/grid_order.cuh"
-#include "kernels/cuda/device/hopper_tile.cuh"
+#include "kernels/cuda/device/mbarrier.cuh"
 #include "kernels/cuda/device/ring.cuh"
+#include "kernels/cuda/device/shared_memory.cuh"
+#include "kernels/cuda/device/tma.cuh"
 #include "kernels/cuda/q2/q2_imma_finish.cuh"
 #include "kernels/cuda/q2/q2_imma_multiply.cuh"
 #include "kernels/cuda/q2/q2_imma_rows.cuh"
@@ -97,40 +100,40 @@ struct Q2ImmaProduct {
 
   __device__ __forceinline__ void InitFull() const {
 #pragma unroll 1
-    for (int i = 0; i < p.plan.stages; ++i) BarrierInit(full + 8 * i, 1);
-    BarriersReady();
+    for (int i = 0; i < p.plan.stages; ++i) MbarrierInit(full + 8 * i, 1);
+    MbarrierInitFence();
   }
   __device__ __forceinline__ void InitOthers() const {
     Multiply::WriteStarts(shared + p.plan.barriers_at);
 #pragma unroll 1
-    for (int i = 0; i < p.plan.stages; ++i) BarrierInit(empty + 8 * i, kWarps);
+    for (int i = 0; i < p.plan.stages; ++i) MbarrierInit(empty + 8 * i, kWarps);
 #pragma unroll 1
-    for (int i = 0; i < p.plan.x_pieces; ++i) BarrierInit(x_full + 8 * i, 1);
+    for (int i = 0; i < p.plan.x_pieces; ++i) MbarrierInit(x_full + 8 * i, 1);
 #pragma unroll 1
     for (int i = 0; i < p.plan.sum_buffers; ++i) {
-      BarrierInit(left + 8 * i, kWarps);
-      BarrierInit(taken + 8 * i, kQ2FinishWarps);
+      MbarrierInit(left + 8 * i, kWarps);
+      MbarrierInit(taken + 8 * i, kQ2FinishWarps);
     }
 #pragma unroll 1
-    for (int i = 0; i < 2 * kQ2FinishWarps; ++i) BarrierInit(sent + 8 * i, 2);
-    BarriersReady();
+    for (int i = 0; i < 2 * kQ2FinishWarps; ++i) MbarrierInit(sent + 8 * i, 2);
+    MbarrierInitFence();
   }
   // The barriers are there. Only who writes to the other block's memory need wait until that is.
   __device__ __forceinline__ static void Start() {
     __syncthreads();
-    ClusterArriveAll();
+    ClusterArriveRelaxed();
   }
 
   // A thread of its own brings the weights by bulk copies. What there is room for is asked for
   // before anything else; but x, which everybody waits for, where it comes this way before all but
   // the first.
   __device__ __forceinline__ void Produce() const {
-    const uint64_t policy = ReadOnce();
+    const uint64_t policy = EvictFirstPolicy();
     const int from = p.layout.HalfAt(parity), bytes = p.layout.HalfBytes(parity);
     const int steps = (tile_count + kStepTiles - 1) / kStepTiles, stages = p.plan.stages;
     const auto ask = [&](int step, int stage) {
       const int first = step * kStepTiles, tiles = min(kStepTiles, tile_count - first);
-      BarrierExpect(full + 8 * stage, tiles * bytes);
+      MbarrierArriveExpectTx(full + 8 * stage, tiles * bytes);
       for (int i = 0; i < tiles; ++i) {
         BulkCopy(Stage(stage) + i * p.plan.tile_bytes, Tile(first + i) + from, bytes,
                  full + 8 * stage, policy);
@@ -156,7 +159,7 @@ struct Q2ImmaProduct {
 #pragma unroll 1
         for (; piece < p.plan.x_pieces; piece += 4 * kOfTurn) {
           const int at = piece * kPieceBytes, size = min(kPieceBytes, p.plan.x_bytes - at);
-          BarrierExpect(x_full + 8 * piece, size);
+          MbarrierArriveExpectTx(x_full + 8 * piece, size);
           BulkCopy(to + at, x + at, size, x_full + 8 * piece, policy);
         }
       }
@@ -167,7 +170,7 @@ struct Q2ImmaProduct {
     Ring at;
 #pragma unroll 1
     for (; step < steps; ++step, at.Next(stages)) {
-      BarrierWait(empty + 8 * at.stage, at.phase);
+      MbarrierWait(empty + 8 * at.stage, at.phase);
       ask(step, at.stage);
     }
   }
@@ -177,19 +180,19 @@ struct Q2ImmaProduct {
   template <int kTiles>
   __device__ __forceinline__ void Step(const Multiply& multiply, const X& x, bool x_arrives,
                                        Ring& at, Ring& sums_at) const {
-    BarrierWait(full + 8 * at.stage, at.phase);
+    MbarrierWait(full + 8 * at.stage, at.phase);
     uint32_t where[kTiles];
 #pragma unroll
     for (int i = 0; i < kTiles; ++i) where[i] = Stage(at.stage) + p.tile_at[i];
     Sums<kTiles> own;
     multiply(where, x, x_arrives, own);
     __syncwarp();
-    if (lane == 0) BarrierArrive(empty + 8 * at.stage);
+    if (lane == 0) MbarrierArrive(empty + 8 * at.stage);
     at.Next(p.plan.stages);
-    BarrierWait(taken + 8 * sums_at.stage, sums_at.phase ^ 1);  // at first at once
+    MbarrierWait(taken + 8 * sums_at.stage, sums_at.phase ^ 1);  // at first at once
     Finish::template Leave<kTiles>(sums + sums_at.stage * kWarps * kWarpFloats, warp, lane, own);
     __syncwarp();
-    if (lane == 0) BarrierArrive(left + 8 * sums_at.stage);
+    if (lane == 0) MbarrierArrive(left + 8 * sums_at.stage);
     sums_at.Next(p.plan.sum_buffers);
   }
 
@@ -202,7 +205,7 @@ struct Q2ImmaProduct {
       if (warp == kWarps + 1 && lane == 0) InitOthers();
       __syncwarp();
       Start();
-      ClusterWaitAll();
+      ClusterWait();
       TheFinish().All(warp - kWarps - 1);
       return;
     }

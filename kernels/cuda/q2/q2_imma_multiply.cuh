@@ -15,7 +15,9 @@
 
 #include <cuda_fp16.h>
 
-#include "kernels/cuda/device/hopper.cuh"
+#include "kernels/cuda/device/mbarrier.cuh"
+#include "kernels/cuda/device/mma.cuh"
+#include "kernels/cuda/device/shared_memory.cuh"
 #include "kernels/cuda/q2/q2_imma.cuh"
 #include "kernels/cuda/q2/q2_imma_args.cuh"
 
@@ -72,8 +74,8 @@ struct Q2ImmaMultiply {
                                          uint32_t scales_at) {
 #pragma unroll
       for (int i = 0; i < kTiles; ++i) {
-        words[i] = SharedLoadWord(tiles[i] + codes_at);
-        halves[i] = SharedLoadWord(tiles[i] + scales_at);
+        words[i] = SharedLoad32(tiles[i] + codes_at);
+        halves[i] = SharedLoad32(tiles[i] + scales_at);
       }
     }
   };
@@ -107,7 +109,7 @@ struct Q2ImmaMultiply {
 #pragma unroll
       for (int i = 0; i < kTiles; ++i) {
         int integers[4];
-        Imma(integers, spread[i], q, starts);
+        ImmaM16N8K32(integers, spread[i], q, starts);
 #pragma unroll
         for (int e = 0; e < kElements; ++e) {
           const int element = e * kSpread;
@@ -123,7 +125,7 @@ struct Q2ImmaMultiply {
 
   // Of x, which comes piece by piece in the order of use: that of a chunk. Bulk copies only.
   __device__ __forceinline__ void WaitForPiece(int chunk) const {
-    BarrierWait(pieces + static_cast<uint32_t>(chunk) / kWarps * 8, 0);
+    MbarrierWait(pieces + static_cast<uint32_t>(chunk) / kWarps * 8, 0);
   }
 
   // A virtual thread from its first chunk on, of which `weights` are.

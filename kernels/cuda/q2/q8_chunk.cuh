@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "kernels/cuda/device/arithmetic.cuh"
 #include "kernels/cuda/q2/q8_rows.h"
 
 namespace fulcrum::cuda {
@@ -16,9 +17,6 @@ struct Q8Part {
   float offset;        // kRounder + the sum of the chunk's 32 q
   float scale;
 };
-
-// Keeps a number in its register: the compiler must not make it anew where it is used.
-__device__ __forceinline__ void Keep(uint32_t& v) { asm volatile("" : "+r"(v)); }
 
 // A word of codes (q2_layout.h) as four registers: of rows g (0 and 2) and of rows g + 8 (1 and 3).
 __device__ __forceinline__ void SpreadAlike(uint32_t word, uint32_t (&codes)[4]) {
@@ -68,8 +66,7 @@ inline __device__ __noinline__ uint2 QuantiseByDivision(uint4 eight, float scale
 // BF16 has few significands; so no short cut leaves them to a division.
 __device__ __forceinline__ uint2 Quantise(const uint4& eight, float scale) {
   if (scale < kLeastRefinableScale) return QuantiseByDivision(eight, scale);
-  float rough;
-  asm("rcp.approx.f32 %0, %1;" : "=f"(rough) : "f"(scale));
+  const float rough = RcpApprox(scale);
   const float inverse = __fmaf_rn(__fmaf_rn(-scale, rough, 1.0f), rough, rough);
   uint32_t words[2] = {};
 #pragma unroll

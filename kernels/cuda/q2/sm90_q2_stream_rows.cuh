@@ -7,8 +7,11 @@
 #include <algorithm>
 
 #include "kernels/cuda/device/divider.cuh"
-#include "kernels/cuda/device/hopper.cuh"
+#include "kernels/cuda/device/force_in_register.cuh"
+#include "kernels/cuda/device/mbarrier.cuh"
 #include "kernels/cuda/device/ring.cuh"
+#include "kernels/cuda/device/shared_memory.cuh"
+#include "kernels/cuda/device/tma.cuh"
 #include "kernels/cuda/q2/q2_lanes.cuh"
 
 namespace fulcrum::cuda {
@@ -141,9 +144,9 @@ __global__ void __launch_bounds__(Q2StreamThreads(kPairs), 1)
   const uint32_t ring = SharedAddress(shared);
   const uint32_t full = ring + p.barriers_at, empty = full + p.stages * 8;
   if (warp == kWarps) {
-    const uint64_t policy = ReadOnce();
+    const uint64_t policy = EvictFirstPolicy();
     const auto ask = [&](int i, int stage) {
-      BarrierExpect(full + 8 * stage, p.tile_bytes);
+      MbarrierArriveExpectTx(full + 8 * stage, p.tile_bytes);
       BulkCopy(ring + stage * p.tile_bytes,
                p.product.tiles + int64_t{first_tile + i} * p.tile_bytes, p.tile_bytes,
                full + 8 * stage, policy);
@@ -151,17 +154,17 @@ __global__ void __launch_bounds__(Q2StreamThreads(kPairs), 1)
     int i = 0;
     if (lane == 0) {
       for (int stage = 0; stage < p.stages; ++stage) {
-        BarrierInit(full + 8 * stage, 1);
-        BarrierInit(empty + 8 * stage, kTileWarps);
+        MbarrierInit(full + 8 * stage, 1);
+        MbarrierInit(empty + 8 * stage, kTileWarps);
       }
-      BarriersReady();
+      MbarrierInitFence();
       for (; i < min(p.stages, tile_count); ++i) ask(i, i);
     }
     __syncwarp();
     __syncthreads();
     if (lane != 0) return;
     for (Ring at; i < tile_count; ++i, at.Next(p.stages)) {
-      BarrierWait(empty + 8 * at.stage, at.phase);
+      MbarrierWait(empty + 8 * at.stage, at.phase);
       ask(i, at.stage);
     }
     return;
@@ -177,15 +180,15 @@ __global__ void __launch_bounds__(Q2StreamThreads(kPairs), 1)
   uint32_t first_scales = layout.ScalesAt(first_pair, lane);
   uint32_t first_x = ring + p.x_at + lane * 16;
   uint32_t first_constants = ring + p.x_at + chunks * 32 + lane * 8;
-  Keep(first_codes);
-  Keep(first_scales);
-  Keep(first_x);
-  Keep(first_constants);
+  ForceInRegister(first_codes);
+  ForceInRegister(first_scales);
+  ForceInRegister(first_x);
+  ForceInRegister(first_constants);
   int stage = warp / kTileWarps;
   uint32_t phase = 0;
 #pragma unroll 1
   for (int i = stage; i < tile_count; i += kQ2StreamTiles) {
-    BarrierWait(full + 8 * stage, phase);
+    MbarrierWait(full + 8 * stage, phase);
     float sums[kRows][kColumns] = {};
     const uint32_t tile = ring + stage * p.tile_bytes;
     uint32_t codes_at = tile + first_codes, scales_at = tile + first_scales;
@@ -215,7 +218,7 @@ __global__ void __launch_bounds__(Q2StreamThreads(kPairs), 1)
       }
     }
     __syncwarp();
-    if (lane == 0) BarrierArrive(empty + 8 * stage);
+    if (lane == 0) MbarrierArrive(empty + 8 * stage);
     stage += kQ2StreamTiles;
     if (stage >= p.stages) {
       stage -= p.stages;

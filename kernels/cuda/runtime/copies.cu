@@ -3,6 +3,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 
+#include "kernels/cuda/device/clock.cuh"
 #include "kernels/cuda/device/grid_order.cuh"
 #include "kernels/cuda/device/kernel_launch.h"
 #include "kernels/cuda/runtime/copies.h"
@@ -20,12 +21,6 @@ static_assert(kMaxBlocksOut * kMaxCopyParts <= kMaxDoneFlags);
 int Blocks(int64_t pieces, int most) {
   constexpr int64_t kAtOnce = int64_t{kThreads} * kTogether;
   return static_cast<int>(std::clamp<int64_t>((pieces + kAtOnce - 1) / kAtOnce, 1, most));
-}
-
-__device__ __forceinline__ unsigned long long DeviceTime() {
-  unsigned long long ns;
-  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(ns));
-  return ns;
 }
 
 // Eight elements of the padded row. Host memory is never taken from a cache: it changes between
@@ -51,7 +46,7 @@ __device__ __forceinline__ uint4 Piece(const InCopy& c, int row, int k) {
 template <bool kWhole>
 __global__ void __launch_bounds__(kThreads) CopyInKernel(InCopy c) {
   LetNextGridStart();
-  if (blockIdx.x == 0 && threadIdx.x == 0) c.stamps->in_begin = DeviceTime();
+  if (blockIdx.x == 0 && threadIdx.x == 0) c.stamps->in_begin = GlobalTimer();
   const int row_pieces = c.pitch / 8;
   const int pieces = c.rows * row_pieces;
   const int stride = static_cast<int>(gridDim.x) * kThreads;
@@ -72,10 +67,10 @@ __global__ void __launch_bounds__(kThreads) CopyInKernel(InCopy c) {
     }
   }
   __syncthreads();
-  if (threadIdx.x == 0) atomicMax(&c.stamps->in_end, DeviceTime());
+  if (threadIdx.x == 0) atomicMax(&c.stamps->in_end, GlobalTimer());
   // Whoever waits for this grid waits for those before it too.
   WaitForPreviousGrid();
-  if (threadIdx.x == 0) atomicMax(&c.stamps->kernel_begin, DeviceTime());
+  if (threadIdx.x == 0) atomicMax(&c.stamps->kernel_begin, GlobalTimer());
 }
 
 // One part, by the blocks of a row of the grid.
@@ -107,7 +102,7 @@ __device__ __forceinline__ void CopyPart(const OutCopy::Part& part) {
 __global__ void __launch_bounds__(kThreads) CopyOutKernel(const __grid_constant__ OutCopy c) {
   LetNextGridStart();
   WaitForPreviousGrid();
-  const unsigned long long begin = DeviceTime();
+  const unsigned long long begin = GlobalTimer();
   if (blockIdx.y < static_cast<unsigned>(c.count)) CopyPart(c.parts[blockIdx.y]);
   __syncthreads();
   if (threadIdx.x != 0) return;
@@ -120,7 +115,7 @@ __global__ void __launch_bounds__(kThreads) CopyOutKernel(const __grid_constant_
   }
   __threadfence_system();  // the block's stores, and those of the grids before, before the flag
   *static_cast<volatile unsigned long long*>(c.done + blockIdx.y * gridDim.x + blockIdx.x) =
-      DeviceTime();
+      GlobalTimer();
 }
 
 dim3 GridOf(const OutCopy& copy) {

@@ -3,7 +3,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <utility>
 
-#include "kernels/cuda/device/hopper.cuh"
+#include "kernels/cuda/device/shared_memory.cuh"
+#include "kernels/cuda/device/tma.cuh"
+#include "kernels/cuda/device/wgmma.cuh"
 #include "kernels/cuda/gemm/mma_step.cuh"
 #include "kernels/cuda/host/cuda_status.h"
 #include "kernels/cuda/host/device_memory.h"
@@ -82,28 +84,22 @@ __global__ void __launch_bounds__(kThreads) WgmmaSteps(Steps steps) {
     columns[column][piece ^ column] = b[i];
   }
   // The tensor core reads shared memory through another proxy than these stores.
-  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+  FenceProxyAsync();
   __syncthreads();
-  const uint32_t descriptor = ((SharedAddress(columns) & 0x3ffff) >> 4) | (1u << 16);
+  const uint32_t descriptor = WgmmaDescriptor(SharedAddress(columns));
   float sums[4] = {mine.c[0], mine.c[1], mine.c[2], mine.c[3]};
   // Everything is in its registers before the first instruction, and stays there (as the arms do).
 #pragma unroll
-  for (int s = 0; s < StepSet::kSteps; ++s) {
-#pragma unroll
-    for (uint32_t& pair : mine.a[s].pair) asm volatile("" : "+r"(pair)::"memory");
-  }
-#pragma unroll
-  for (float& sum : sums) asm volatile("" : "+f"(sum)::"memory");
-  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+  for (int s = 0; s < StepSet::kSteps; ++s) WarpgroupFenceOperand(mine.a[s].pair);
+  WarpgroupFenceOperand(sums);
+  WgmmaFence();
 #pragma unroll
   for (int s = 0; s < StepSet::kSteps; ++s) Wgmma(sums, mine.a[s].pair, descriptor + s * 2, true);
-  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-  asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+  WgmmaCommit();
+  WgmmaWait();
+  WarpgroupFenceOperand(sums);
 #pragma unroll
-  for (int e = 0; e < 4; ++e) {
-    asm volatile("" : "+f"(sums[e])::"memory");
-    *Place(steps, e) = sums[e];
-  }
+  for (int e = 0; e < 4; ++e) *Place(steps, e) = sums[e];
 #endif
 }
 

@@ -12,7 +12,12 @@
 #include <algorithm>
 #include <type_traits>
 
+#include "kernels/cuda/device/cluster.cuh"
+#include "kernels/cuda/device/mbarrier.cuh"
+#include "kernels/cuda/device/shared_memory.cuh"
 #include "kernels/cuda/device/tensor_map.h"
+#include "kernels/cuda/device/tma.cuh"
+#include "kernels/cuda/device/wgmma.cuh"
 #include "kernels/cuda/gemm/gemm_params.cuh"
 #include "kernels/cuda/gemm/sm90_persistent.cuh"
 #include "kernels/cuda/w8a8/w8a8.h"
@@ -55,16 +60,16 @@ __global__ void __launch_bounds__(kTileThreads, 1)
 
   if (threadIdx.x == 0) {
     for (int i = 0; i < plan.stages; ++i) {
-      BarrierInit(full + 8 * i, 1);
-      BarrierInit(empty + 8 * i, kTokenCluster * kTileWarps);
+      MbarrierInit(full + 8 * i, 1);
+      MbarrierInit(empty + 8 * i, kTokenCluster * kTileWarps);
     }
-    BarriersReady();
+    MbarrierInitFence();
   }
   ClusterSync();
 
   if (warp >= kTileWarps) {
-    GiveRegisters();
-    const uint64_t policy = ReadOften();
+    WarpgroupRegDealloc();
+    const uint64_t policy = EvictNormalPolicy();
     const int scaled_tokens = (p.m + kTokensTogether - 1) / kTokensTogether * kTokensTogether;
     Ring filling;
     for (int tile = static_cast<int>(blockIdx.x) / kTokenCluster;
@@ -73,12 +78,14 @@ __global__ void __launch_bounds__(kTileThreads, 1)
       for (int block = 0; block < p.blocks; ++block) {
         const uint32_t stage = ring + filling.stage * kStage;
         const uint32_t barrier = full + 8 * filling.stage;
-        BarrierWait(empty + 8 * filling.stage, filling.phase ^ 1);
+        MbarrierWait(empty + 8 * filling.stage, filling.phase ^ 1);
         const int scale_bytes = min(kTokens, scaled_tokens - first_token(tile)) * 4;
-        BarrierExpect(barrier, kStage + scale_bytes);
-        BoxCopyToAll(stage + rank * kShare * kBlockK, &tokens, block * kBlockK,
-                     first_token(tile) + rank * kShare, barrier, (1 << kTokenCluster) - 1);
-        BoxCopy(stage + Tile::kTokenBytes, &weights, block * kBlockK, first_column(tile), barrier);
+        MbarrierArriveExpectTx(barrier, kStage + scale_bytes);
+        TensorCopyBoxMulticast(stage + rank * kShare * kBlockK, &tokens, block * kBlockK,
+                               first_token(tile) + rank * kShare, barrier,
+                               (1 << kTokenCluster) - 1);
+        TensorCopyBox(stage + Tile::kTokenBytes, &weights, block * kBlockK, first_column(tile),
+                      barrier);
         BulkCopy(scales_at + filling.stage * kTokens * 4,
                  token_scales + block * token_pitch + first_token(tile), scale_bytes, barrier,
                  policy);
@@ -86,7 +93,7 @@ __global__ void __launch_bounds__(kTileThreads, 1)
       }
     }
   } else {
-    TakeRegisters();
+    WarpgroupRegAlloc();
     // A tile lies in one row of weight scales or in two neighbours: 32 blocks of both at a time,
     // one a lane, asked for a while before they are needed.
     const auto row_of = [&](int tile, int next) {
@@ -104,13 +111,13 @@ __global__ void __launch_bounds__(kTileThreads, 1)
     float outer[kHalves][kTiles][4];
     const auto issue = [&](float(&inner)[kTiles][4], float2& of_tokens, int half) {
       const uint32_t stage = ring + issuing.stage * kStage;
-      const uint32_t a = RowsDescriptor(stage + (half * 128 + warp / 4 * 64) * kBlockK);
-      const uint32_t b = RowsDescriptor(stage + Tile::kTokenBytes);
-      if (half == 0) BarrierWait(full + 8 * issuing.stage, issuing.phase);
+      const uint32_t a = WgmmaDescriptor(stage + (half * 128 + warp / 4 * 64) * kBlockK);
+      const uint32_t b = WgmmaDescriptor(stage + Tile::kTokenBytes);
+      if (half == 0) MbarrierWait(full + 8 * issuing.stage, issuing.phase);
       const float* const own =
           shared_scales + issuing.stage * kTokens + half * 128 + warp * kTileRows;
       of_tokens = make_float2(own[lane / 4], own[lane / 4 + 8]);
-      Pin(inner);
+      WarpgroupFenceOperand(inner);
       WgmmaFence();
 #pragma unroll
       for (int step = 0; step < kBlockK / 32; ++step) {
@@ -121,10 +128,10 @@ __global__ void __launch_bounds__(kTileThreads, 1)
     };
     const auto fold = [&](float(&inner)[kTiles][4], float2 of_tokens, int half, int block,
                           int of_next) {
-      Pin(inner);
+      WarpgroupFenceOperand(inner);
       if (half == kHalves - 1) {
         __syncwarp();  // all lanes have read their scales
-        if (lane < kTokenCluster) ClusterArrive(empty + 8 * finishing.stage, lane);
+        if (lane < kTokenCluster) MbarrierArriveRemote(empty + 8 * finishing.stage, lane);
         finishing.Next(plan.stages);
       }
       const float s = __shfl_sync(~0u, scale, block % 32);
