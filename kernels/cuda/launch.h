@@ -34,7 +34,7 @@ struct CudaContext {
   // Null without kCapLibrary. Its workspace is used by one launch of the stream at a time.
   CublasLt* library = nullptr;
   // What precedes this launch on the stream is a kernel of ours, on a device with programmatic
-  // launches (sm_90 and later): a kernel that waits for it by grid_order.cuh before it reads
+  // launches (sm_90 and later): a kernel that waits for it by grid_dependency.cuh before it reads
   // activations or touches the workspace may be launched so. One that is must wait, always.
   bool programmatic = false;
 };

@@ -60,7 +60,7 @@ cudaError_t Run(const ArmArgs& args, bool* serves) {
   launch.x = context.scratch;
   launch.m = args.m;
   launch.y_f32 = args.output_type == DType::kF32;
-  launch.by_m = Divider(args.m);
+  launch.by_m = FastDivmod(args.m);
   std::span<const FusedWeight> rest(targets);
   bool first = true;
   while (!rest.empty()) {
@@ -74,7 +74,7 @@ cudaError_t Run(const ArmArgs& args, bool* serves) {
     if (!*serves) return cudaSuccess;  // of none: all have one K and one M
     launch.plan = plan;
     for (int i = 0; i < kQ2MostStepTiles; ++i) launch.tile_at[i] = i * plan.tile_bytes;
-    launch.by_column_groups = Divider(plan.column_groups);
+    launch.by_column_groups = FastDivmod(plan.column_groups);
     bool programmatic = context.programmatic;
     if (!plan.fused && first) {
       const Q8Input x = {launch.rows, launch.pitch, args.m, layout.chunks};

@@ -48,7 +48,7 @@ cudaError_t Stream(const ArmArgs& args, bool* serves) {
                       .barriers_at = 0,
                       .shared_bytes = 0,
                       .thread_blocks = 0,
-                      .by_chunks = Divider(layout.chunks)};
+                      .by_chunks = FastDivmod(layout.chunks)};
     *serves = p.Plan(static_cast<int>(weight.layout().tiles()), context.sm_count,
                      context.max_shared_bytes);
     if (!*serves) return cudaSuccess;

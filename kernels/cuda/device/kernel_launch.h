@@ -1,5 +1,5 @@
 // Launching a kernel with its dynamic shared memory, programmatically where that is allowed
-// (launch.h, CudaContext::programmatic; grid_order.cuh).
+// (launch.h, CudaContext::programmatic; grid_dependency.cuh).
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

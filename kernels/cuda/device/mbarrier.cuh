@@ -20,22 +20,22 @@ __device__ __forceinline__ void MbarrierArriveExpectTx(uint32_t barrier, int byt
 __device__ __forceinline__ void MbarrierArrive(uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
-__device__ __forceinline__ void MbarrierWait(uint32_t barrier, uint32_t phase) {
+__device__ __forceinline__ void MbarrierWait(uint32_t barrier, uint32_t parity) {
   asm volatile(
       "{\n.reg .pred p;\nWAIT%=:\nmbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n"
       "@p bra DONE%=;\nbra WAIT%=;\nDONE%=:\n}" ::"r"(barrier),
-      "r"(phase)
+      "r"(parity)
       : "memory");
 }
 // Whether that wait would be over. Lanes with barriers of their own ask: in MbarrierWait they would
 // wait for each other.
-__device__ __forceinline__ bool MbarrierTestWait(uint32_t barrier, uint32_t phase) {
+__device__ __forceinline__ bool MbarrierTestWait(uint32_t barrier, uint32_t parity) {
   uint32_t passed;
   asm volatile(
       "{\n.reg .pred p;\nmbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\n"
       "selp.u32 %0, 1, 0, p;\n}"
       : "=r"(passed)
-      : "r"(barrier), "r"(phase)
+      : "r"(barrier), "r"(parity)
       : "memory");
   return passed != 0;
 }

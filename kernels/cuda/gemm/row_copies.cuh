@@ -6,7 +6,7 @@
 #include <cstdint>
 
 #include "kernels/cuda/device/async_copy.cuh"
-#include "kernels/cuda/device/divider.cuh"
+#include "kernels/cuda/device/fast_divmod.cuh"
 #include "kernels/cuda/layout/layout.h"
 
 namespace fulcrum::cuda {
@@ -17,7 +17,7 @@ struct RowCopies {
   int64_t pitch;
   int m, blocks;
   int row_parts;  // pairs of blocks of a row, of which by_row_parts divides
-  const Divider& by_row_parts;
+  const FastDivmod& by_row_parts;
 };
 
 // Asks for them, two blocks of a row a warp at a time, and ends a group of copies. `to`: halves of

@@ -6,7 +6,7 @@
 #include <cuda_runtime_api.h>
 
 #include "kernels/cuda/device/kernel_launch.h"
-#include "kernels/cuda/device/ring.cuh"
+#include "kernels/cuda/device/pipeline_state.cuh"
 #include "kernels/cuda/launch.h"
 
 namespace fulcrum::cuda {

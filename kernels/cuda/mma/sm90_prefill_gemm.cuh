@@ -108,7 +108,7 @@ __global__ void __launch_bounds__(kTileThreads, 1)
 
   if (warp >= kTileWarps) {
     WarpgroupRegDealloc();
-    Ring filling;
+    PipelineState filling;
     const uint64_t policy = EvictNormalPolicy();
     for (int tile = static_cast<int>(blockIdx.x) / kTileCluster;
          threadIdx.x == kTileWarps * 32 && tile < plan.tiles; tile += clusters) {
@@ -116,7 +116,7 @@ __global__ void __launch_bounds__(kTileThreads, 1)
       for (int part = 0; part < p.blocks * kParts; ++part) {
         const uint32_t stage = ring + filling.stage * Shared::kStage;
         const uint32_t barrier = full + 8 * filling.stage;
-        MbarrierWait(empty + 8 * filling.stage, filling.phase ^ 1);
+        MbarrierWait(empty + 8 * filling.stage, filling.parity ^ 1);
         MbarrierArriveExpectTx(barrier, Shared::kStage);
         const uint32_t x = stage + Shared::kWeights + rank * (Shared::kBox / kTileCluster);
         for (int box = 0; box < Shared::kBoxes; ++box) {
@@ -140,14 +140,14 @@ __global__ void __launch_bounds__(kTileThreads, 1)
             }
           }
         }
-        filling.Next(plan.stages);
+        filling.Advance(plan.stages);
       }
     }
   } else {
     WarpgroupRegAlloc();
     // [column tile][thread]: a thread's own sums of the segments before.
     float4* const sums = reinterpret_cast<float4*>(shared + (sums_at - ring)) + threadIdx.x;
-    Ring reading;
+    PipelineState reading;
     float outer[kTiles][4];
     for (int tile = static_cast<int>(blockIdx.x) / kTileCluster; tile < plan.tiles;
          tile += clusters) {
@@ -172,7 +172,7 @@ __global__ void __launch_bounds__(kTileThreads, 1)
           for (int part = 0; part < kParts; ++part) {
             const uint32_t stage = ring + reading.stage * Shared::kStage;
             uint32_t a[4 * Operand::kSteps];
-            MbarrierWait(full + 8 * reading.stage, reading.phase);
+            MbarrierWait(full + 8 * reading.stage, reading.parity);
             Operand::Read(stage + warp * Shared::kTilePart, lane, a);
             WarpgroupFenceOperand(a);
             WarpgroupFenceOperand(inner);
@@ -188,7 +188,7 @@ __global__ void __launch_bounds__(kTileThreads, 1)
             WarpgroupFenceOperand(a);
             WarpgroupFenceOperand(inner);
             if (lane < kTileCluster) MbarrierArriveRemote(empty + 8 * reading.stage, lane);
-            reading.Next(plan.stages);
+            reading.Advance(plan.stages);
           }
           const float block_scale = __shfl_sync(~0u, scale, block);
 #pragma unroll

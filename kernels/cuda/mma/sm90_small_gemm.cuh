@@ -10,9 +10,9 @@
 
 #include "kernels/cuda/device/block_trace.cuh"
 #include "kernels/cuda/device/cluster.cuh"
-#include "kernels/cuda/device/divider.cuh"
+#include "kernels/cuda/device/fast_divmod.cuh"
 #include "kernels/cuda/device/force_in_register.cuh"
-#include "kernels/cuda/device/grid_order.cuh"
+#include "kernels/cuda/device/grid_dependency.cuh"
 #include "kernels/cuda/device/kernel_launch.h"
 #include "kernels/cuda/device/mbarrier.cuh"
 #include "kernels/cuda/device/mma.cuh"
@@ -33,8 +33,9 @@ struct SmallGemmArgs : GroupedGemmParams {
   int tiles;
   const uint16_t* x;
   int64_t x_pitch;  // elements
-  Divider by_ranks = Divider(1), by_rank_blocks = Divider(1), by_rank_segments = Divider(1);
-  Divider by_row_parts = Divider(1);
+  FastDivmod by_ranks = FastDivmod(1), by_rank_blocks = FastDivmod(1),
+             by_rank_segments = FastDivmod(1);
+  FastDivmod by_row_parts = FastDivmod(1);
 };
 
 // Whether the activations come by tensor copies. For few rows 16 bytes a thread are there 1.3 us
@@ -52,7 +53,7 @@ __global__ void __launch_bounds__(SmallGemmMaxWarps(kTiles, Quarter::kBlockBytes
   constexpr int kTileX = 8 * 64 * 2, kHalfX = kTiles * kTileX, kBlockX = 2 * kHalfX;
   constexpr int kInnerBytes = kTiles * kSumBytes;  // of a block of a tile
   constexpr bool kMapped = kSmallGemmTensorCopies<kTiles>;
-  LetNextGridStart();
+  LaunchDependentGrids();
   const SmallGemmPlan& plan = p.plan;
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   const int group = p.by_ranks(static_cast<int>(blockIdx.x));
@@ -89,7 +90,7 @@ __global__ void __launch_bounds__(SmallGemmMaxWarps(kTiles, Quarter::kBlockBytes
   __syncwarp();
   ClusterArriveRelaxed();
 
-  WaitForPreviousGrid();
+  WaitOnDependentGrids();
   if (kMapped && threadIdx.x == 0) {
     MbarrierArriveExpectTx(x_full, rank_blocks * kBlockX);
     for (int s = 0; s < plan.rank_segments; ++s) {
@@ -253,10 +254,10 @@ cudaError_t LaunchSmallGemm(const GemmParams& p, std::span<const GemmTarget> tar
                             {context.sm_count, context.max_shared_bytes});
   *serves = context.has_bulk_copies && args.plan.ranks > 0;
   if (!*serves) return cudaSuccess;
-  args.by_ranks = Divider(args.plan.ranks);
-  args.by_rank_blocks = Divider(args.plan.rank_segments * p.segment_blocks);
-  args.by_rank_segments = Divider(args.plan.rank_segments);
-  args.by_row_parts = Divider((args.plan.rank_segments * p.segment_blocks + 1) / 2);
+  args.by_ranks = FastDivmod(args.plan.ranks);
+  args.by_rank_blocks = FastDivmod(args.plan.rank_segments * p.segment_blocks);
+  args.by_rank_segments = FastDivmod(args.plan.rank_segments);
+  args.by_row_parts = FastDivmod((args.plan.rank_segments * p.segment_blocks + 1) / 2);
   args.x = p.x;
   args.x_pitch = p.x_pitch;
   CUtensorMap map = {};

@@ -15,11 +15,11 @@
 #include <span>
 
 #include "kernels/cuda/device/block_trace.cuh"
-#include "kernels/cuda/device/grid_order.cuh"
+#include "kernels/cuda/device/grid_dependency.cuh"
 #include "kernels/cuda/device/kernel_launch.h"
 #include "kernels/cuda/device/mbarrier.cuh"
 #include "kernels/cuda/device/mma.cuh"
-#include "kernels/cuda/device/ring.cuh"
+#include "kernels/cuda/device/pipeline_state.cuh"
 #include "kernels/cuda/device/shared_memory.cuh"
 #include "kernels/cuda/device/tensor_map.h"
 #include "kernels/cuda/device/tma.cuh"
@@ -118,14 +118,14 @@ struct Sm90StreamGemm {
     }
     __syncwarp();
     __syncthreads();
-    Ring at;
+    PipelineState at;
     while (item < units.count) {
-      if (!MbarrierTestWait(ring_empty + 8 * at.stage, at.phase)) continue;
+      if (!MbarrierTestWait(ring_empty + 8 * at.stage, at.parity)) continue;
       ask(at.stage);
-      at.Next(stages);
+      at.Advance(stages);
     }
     __syncwarp();
-    WaitForPreviousGrid();
+    WaitOnDependentGrids();
   }
 
   __device__ __forceinline__ void MakeTileBarriers() const {
@@ -150,7 +150,7 @@ struct Sm90StreamGemm {
   __device__ __forceinline__ void LoadActivations(const CUtensorMap* map) const {
     for (int s = 0; s < p.plan.rank_segments; ++s) MbarrierInit(x + p.x_full + 8 * s, 1);
     MbarrierInitFence();
-    WaitForPreviousGrid();
+    WaitOnDependentGrids();
     for (int s = 0; s < p.plan.rank_segments; ++s) {
       MbarrierArriveExpectTx(x + p.x_full + 8 * s, p.segment_blocks * kBlockX);
       TensorCopySlices(x + s * p.segment_blocks * kBlockX, map, FirstBlock(s) * 2,
@@ -172,7 +172,7 @@ struct Sm90StreamGemm {
     const uint32_t ring_full = x + p.full + warp * stages * 8;
     const uint32_t ring_empty = x + p.empty + warp * stages * 8;
     if (p.copies) {
-      WaitForPreviousGrid();
+      WaitOnDependentGrids();
       CopyActivations();
     }
     // Where ldmatrix finds this lane's row of 8 elements: rows are 128 bytes, swizzled.
@@ -187,12 +187,12 @@ struct Sm90StreamGemm {
     }
     __syncwarp();
     __syncthreads();
-    WaitForPreviousGrid();
+    WaitOnDependentGrids();
     if (p.copies) {
       AsyncWait<0>();
       NamedBarrierSync(2, p.plan.warps * 32);
     }
-    Ring at;
+    PipelineState at;
     for (int item = warp; item < units.count; item += p.plan.warps) {
       const int unit = units[item], segment = SegmentOf(unit), blocks = Blocks(segment);
       const float scale = next_scale;
@@ -202,7 +202,7 @@ struct Sm90StreamGemm {
       if (!p.copies) MbarrierWait(x + p.x_full + 8 * segment, 0);
 #pragma unroll 1
       for (int block = 0; block < blocks; ++block, block_x += kBlockX) {
-        MbarrierWait(ring_full + 8 * at.stage, at.phase);
+        MbarrierWait(ring_full + 8 * at.stage, at.parity);
         const uint32_t stage = ring + at.stage * kBlockBytes;
         Quarter quarters[4];
 #pragma unroll
@@ -231,7 +231,7 @@ struct Sm90StreamGemm {
             outer[t][e] = __fmaf_rn(block_scale, inner[t][e], outer[t][e]);
           }
         }
-        at.Next(stages);
+        at.Advance(stages);
       }
       StorePartials(unit, outer);
     }
@@ -291,7 +291,7 @@ __global__ void __launch_bounds__((kStreamWarps<Quarter, kTiles> + kStreamMostPr
 #if __CUDA_ARCH__ >= 900
   [[maybe_unused]] const BlockTrace<Quarter> trace;
   extern __shared__ __align__(1024) std::byte shared[];
-  LetNextGridStart();
+  LaunchDependentGrids();
   const int group = p.by_ranks(static_cast<int>(blockIdx.x));
   Sm90StreamGemm<Quarter, kTiles> product(p, shared, group,
                                           static_cast<int>(blockIdx.x) - group * p.plan.ranks);
@@ -351,7 +351,7 @@ cudaError_t LaunchStreamGemm(const GemmParams& p, std::span<const GemmTarget> ta
     args.copies = p.m <= kCopiedRows;
     args.row_blocks = args.plan.rank_segments * p.segment_blocks;
     args.row_parts = (args.row_blocks + 1) / 2;
-    args.by_row_parts = Divider(args.row_parts);
+    args.by_row_parts = FastDivmod(args.row_parts);
     args.activations = p.x;
     args.activation_pitch = p.x_pitch;
     args.rings =
@@ -362,8 +362,8 @@ cudaError_t LaunchStreamGemm(const GemmParams& p, std::span<const GemmTarget> ta
     args.x_full = args.empty + args.plan.warps * args.plan.stages * 8;
     args.tile_full = args.x_full + args.plan.rank_segments * 8;
     args.taken = args.tile_full + args.plan.own_tiles * 8;
-    args.by_ranks = Divider(args.plan.ranks);
-    args.by_rank_segments = Divider(args.plan.rank_segments);
+    args.by_ranks = FastDivmod(args.plan.ranks);
+    args.by_rank_segments = FastDivmod(args.plan.rank_segments);
     if (const cudaError_t error = AllowShared(kernel, args.plan.shared_bytes);
         error != cudaSuccess) {
       return error;

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "kernels/cuda/device/divider.cuh"
+#include "kernels/cuda/device/fast_divmod.cuh"
 #include "kernels/cuda/gemm/grouped_gemm.cuh"
 #include "kernels/cuda/mma/stream_gemm_plan.h"
 
@@ -14,14 +14,14 @@ namespace fulcrum::cuda {
 // is empty at the start.
 struct StreamGemmNumbers {
   StreamGemmPlan plan;
-  Divider by_ranks = Divider(1), by_rank_segments = Divider(1);
+  FastDivmod by_ranks = FastDivmod(1), by_rank_segments = FastDivmod(1);
   // Where things are in shared memory, bytes; activations come first.
   int rings = 0, sums = 0, full = 0, empty = 0, x_full = 0, tile_full = 0, taken = 0;
   // Whether the activations come by 16 bytes a thread. Tensor copies go before the weights or
   // behind them, these beside them, but they are slower: for few rows.
   bool copies = false;
   int row_blocks = 0, row_parts = 0;  // blocks of a row that are here, and pairs of them
-  Divider by_row_parts = Divider(1);
+  FastDivmod by_row_parts = FastDivmod(1);
   const uint16_t* activations = nullptr;
   int64_t activation_pitch = 0;  // elements
 };

@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "kernels/cuda/device/divider.cuh"
+#include "kernels/cuda/device/fast_divmod.cuh"
 #include "kernels/cuda/layout/q2_layout.h"
 #include "kernels/cuda/q2/q2_imma_plan.h"
 
@@ -36,7 +36,7 @@ struct Q2ImmaArgs {
   // warp has once; of what it knows to be multiples the compiler makes a chain of additions a
   // chunk.
   int tile_at[kQ2MostStepTiles];
-  Divider by_m = Divider(1), by_column_groups = Divider(1);
+  FastDivmod by_m = FastDivmod(1), by_column_groups = FastDivmod(1);
 
   __device__ __forceinline__ const Q2Target& TargetOf(int tile) const {
     int t = 0;

@@ -7,7 +7,7 @@
 
 #include "kernels/cuda/device/cluster.cuh"
 #include "kernels/cuda/device/mbarrier.cuh"
-#include "kernels/cuda/device/ring.cuh"
+#include "kernels/cuda/device/pipeline_state.cuh"
 #include "kernels/cuda/device/shared_memory.cuh"
 #include "kernels/cuda/gemm/gemm_params.cuh"
 #include "kernels/cuda/q2/q2_imma_args.cuh"
@@ -134,14 +134,14 @@ struct Q2ImmaFinish {
     const uint32_t there = ClusterMapShared(received, other);
     const uint32_t mine = sent + own * 16;
     const uint32_t theirs = ClusterMapShared(mine, other);
-    WaitForPreviousGrid();
-    Ring at;
+    WaitOnDependentGrids();
+    PipelineState at;
 #pragma unroll 1
     for (int done = 0, step = 0; done < tile_count; done += kStepTiles, ++step) {
       const int fragments = min(kStepTiles, tile_count - done) * kColumnTiles;
       const uint32_t slot = step % 2 * kSlotBytes, barrier = step % 2 * 8;
       const float* const buffer = sums + at.stage * kWarps * kWarpFloats;
-      MbarrierWait(left + 8 * at.stage, at.phase);
+      MbarrierWait(left + 8 * at.stage, at.parity);
       // All at once: each waits long for shared memory. Of fragments that are not there whatever
       // the buffer has.
       float kept[kFinishRounds][kEnded], away[kFinishRounds][kEnded];
@@ -166,7 +166,7 @@ struct Q2ImmaFinish {
         MbarrierArriveExpectTx(mine + barrier, sending * kSentBytes);
         MbarrierArriveRemote(mine + barrier, other);
       }
-      at.Next(p.plan.sum_buffers);
+      at.Advance(p.plan.sum_buffers);
       Place places[kFinishRounds];
 #pragma unroll
       for (int round = 0; round < kFinishRounds; ++round) {

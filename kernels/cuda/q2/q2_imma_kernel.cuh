@@ -14,9 +14,9 @@
 #pragma once
 
 #include "kernels/cuda/device/cluster.cuh"
-#include "kernels/cuda/device/grid_order.cuh"
+#include "kernels/cuda/device/grid_dependency.cuh"
 #include "kernels/cuda/device/mbarrier.cuh"
-#include "kernels/cuda/device/ring.cuh"
+#include "kernels/cuda/device/pipeline_state.cuh"
 #include "kernels/cuda/device/shared_memory.cuh"
 #include "kernels/cuda/device/tma.cuh"
 #include "kernels/cuda/q2/q2_imma_finish.cuh"
@@ -149,7 +149,7 @@ struct Q2ImmaProduct {
     __syncwarp();
     Start();
     if constexpr (kBulkX) {
-      WaitForPreviousGrid();
+      WaitOnDependentGrids();
       constexpr int kPieceBytes = kWarps * Multiply::kXChunkBytes, kOfTurn = kQ2Lanes / kWarps;
       const std::byte* const x = DeviceX(parity);
       const uint32_t to = SharedAddress(shared) + p.plan.x_at;
@@ -167,10 +167,10 @@ struct Q2ImmaProduct {
     if (lane != 0) return;
 #pragma unroll 1
     for (; step < at_once; ++step) ask(step, step);
-    Ring at;
+    PipelineState at;
 #pragma unroll 1
-    for (; step < steps; ++step, at.Next(stages)) {
-      MbarrierWait(empty + 8 * at.stage, at.phase);
+    for (; step < steps; ++step, at.Advance(stages)) {
+      MbarrierWait(empty + 8 * at.stage, at.parity);
       ask(step, at.stage);
     }
   }
@@ -179,8 +179,8 @@ struct Q2ImmaProduct {
   // what was in shared memory before are made and left.
   template <int kTiles>
   __device__ __forceinline__ void Step(const Multiply& multiply, const X& x, bool x_arrives,
-                                       Ring& at, Ring& sums_at) const {
-    MbarrierWait(full + 8 * at.stage, at.phase);
+                                       PipelineState& at, PipelineState& sums_at) const {
+    MbarrierWait(full + 8 * at.stage, at.parity);
     uint32_t where[kTiles];
 #pragma unroll
     for (int i = 0; i < kTiles; ++i) where[i] = Stage(at.stage) + p.tile_at[i];
@@ -188,12 +188,12 @@ struct Q2ImmaProduct {
     multiply(where, x, x_arrives, own);
     __syncwarp();
     if (lane == 0) MbarrierArrive(empty + 8 * at.stage);
-    at.Next(p.plan.stages);
-    MbarrierWait(taken + 8 * sums_at.stage, sums_at.phase ^ 1);  // at first at once
+    at.Advance(p.plan.stages);
+    MbarrierWait(taken + 8 * sums_at.stage, sums_at.parity ^ 1);  // at first at once
     Finish::template Leave<kTiles>(sums + sums_at.stage * kWarps * kWarpFloats, warp, lane, own);
     __syncwarp();
     if (lane == 0) MbarrierArrive(left + 8 * sums_at.stage);
-    sums_at.Next(p.plan.sum_buffers);
+    sums_at.Advance(p.plan.sum_buffers);
   }
 
   __device__ __forceinline__ void RunStreaming() const {
@@ -210,7 +210,7 @@ struct Q2ImmaProduct {
       return;
     }
     if constexpr (kOwnX) {
-      WaitForPreviousGrid();
+      WaitOnDependentGrids();
       Q2OwnRows<kWarps, kColumnTiles, kSpread> rows(p, warp, lane, parity);
       if (p.plan.fused) {
         rows.LoadFirst();
@@ -223,12 +223,12 @@ struct Q2ImmaProduct {
       __syncwarp();
     } else {
       Start();
-      WaitForPreviousGrid();
+      WaitOnDependentGrids();
     }
     const Multiply multiply(p, warp, lane, p.layout.CodesInHalf(parity),
                             p.layout.ScalesInHalf(parity), full - 16, x_full);
     const X x = XOf(parity, 0);
-    Ring at, sums_at;
+    PipelineState at, sums_at;
     int done = 0;
 #pragma unroll 1
     for (; done + (kStepTiles > 1) < tile_count; done += kStepTiles) {
@@ -302,7 +302,7 @@ template <int kWarps, int kStepTiles, int kColumnTiles, int kSpread, bool kXShar
 __global__ void __launch_bounds__(Q2ImmaThreads(kWarps, kQ2ImmaCopies), 1)
     Q2ImmaKernel(const __grid_constant__ Q2ImmaArgs p) {
   extern __shared__ __align__(128) std::byte shared[];
-  LetNextGridStart();
+  LaunchDependentGrids();
   using Product = Q2ImmaProduct<kWarps, kStepTiles, kColumnTiles, kSpread, kXShared>;
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   const int parity = static_cast<int>(ClusterRank()), block = static_cast<int>(blockIdx.x) / 2;

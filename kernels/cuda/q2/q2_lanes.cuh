@@ -8,7 +8,7 @@
 
 #include <cstdint>
 
-#include "kernels/cuda/device/grid_order.cuh"
+#include "kernels/cuda/device/grid_dependency.cuh"
 #include "kernels/cuda/gemm/gemm_params.cuh"
 #include "kernels/cuda/layout/q2_layout.h"
 #include "kernels/cuda/q2/q8_chunk.cuh"
@@ -124,7 +124,7 @@ template <int kColumns>
 __global__ void __launch_bounds__(kQ2LaneThreads, 3)
     Q2WarpRows(const __grid_constant__ Q2LaneProduct p) {
   constexpr int kPairs = 2, kRows = 2 * kPairs, kTurns = kQ2Threads / 32;
-  LetNextGridStart();
+  LaunchDependentGrids();
   const int tile = static_cast<int>(blockIdx.x), lane = static_cast<int>(threadIdx.x) % 32;
   const int first_pair = static_cast<int>(threadIdx.x) / 32 * kPairs;
   const std::byte* const codes = p.tiles + int64_t{tile} * p.layout.TileBytes();
@@ -135,7 +135,7 @@ __global__ void __launch_bounds__(kQ2LaneThreads, 3)
     const int own = turn * 32 + lane;
     if (own < p.layout.chunks) first[turn].Load(p.layout, codes, first_pair, own);
   }
-  WaitForPreviousGrid();
+  WaitOnDependentGrids();
   float sums[kRows][kColumns];
 #pragma unroll
   for (int turn = 0; turn < kTurns; ++turn) {
@@ -171,7 +171,7 @@ __global__ void __launch_bounds__(kQ2LaneThreads, 4)
     Q2ThreadRows(const __grid_constant__ Q2LaneProduct p) {
   constexpr int kRows = 2 * kPairs, kValues = kRows * kColumns, kWarps = kQ2LaneThreads / 32;
   __shared__ float others[kWarps - 1][kValues][32];
-  LetNextGridStart();
+  LaunchDependentGrids();
   constexpr int kParts = kQ2Pairs / kPairs;  // thread blocks of a tile
   const int tile = static_cast<int>(blockIdx.x) / kParts;
   const int first_pair = static_cast<int>(blockIdx.x) % kParts * kPairs;
@@ -179,7 +179,7 @@ __global__ void __launch_bounds__(kQ2LaneThreads, 4)
   const std::byte* const codes = p.tiles + int64_t{tile} * p.layout.TileBytes();
   Q2LaneChunk<kPairs> next = {};
   if (own < p.layout.chunks) next.Load(p.layout, codes, first_pair, own);
-  WaitForPreviousGrid();
+  WaitOnDependentGrids();
   float v[kRows][kColumns] = {};
   if constexpr (kPairs > 1) {  // at small K nobody has a second chunk
     if (own < p.layout.chunks) AddChunk<kPairs, kColumns>(p, next, own, v);

@@ -1,6 +1,6 @@
 // Four threads a chunk of a row.
 // SPDX-License-Identifier: Apache-2.0
-#include "kernels/cuda/device/grid_order.cuh"
+#include "kernels/cuda/device/grid_dependency.cuh"
 #include "kernels/cuda/device/kernel_launch.h"
 #include "kernels/cuda/layout/q2_layout.h"
 #include "kernels/cuda/q2/q8_chunk.cuh"
@@ -15,14 +15,14 @@ constexpr int kThreads = 128;  // few, so that the chunks reach many multiproces
 template <bool kLanes>
 __global__ void __launch_bounds__(kThreads)
     QuantiseQ8(Q8Input x, int spread, int group_tiles, std::byte* to) {
-  LetNextGridStart();
+  LaunchDependentGrids();
   const int part = static_cast<int>(blockIdx.x) * kThreads + static_cast<int>(threadIdx.x);
   const int chunk = part / 4, t = part % 4;
   const int column = static_cast<int>(blockIdx.y), row = spread == 2 ? column / 2 : column;
   const bool in_row = chunk < x.chunks;
   // Who wrote the rows, and who still reads what is overwritten here. What a grid before this one
   // writes is read by plain loads: the read-only path may keep what was there before.
-  WaitForPreviousGrid();
+  WaitOnDependentGrids();
   uint4 eight = make_uint4(0, 0, 0, 0);
   if (in_row && row < x.m && row * spread == column) {
     eight = *(reinterpret_cast<const uint4*>(x.rows + row * x.pitch + chunk * kQ2ChunkK) + t);

@@ -6,10 +6,10 @@
 
 #include <algorithm>
 
-#include "kernels/cuda/device/divider.cuh"
+#include "kernels/cuda/device/fast_divmod.cuh"
 #include "kernels/cuda/device/force_in_register.cuh"
 #include "kernels/cuda/device/mbarrier.cuh"
-#include "kernels/cuda/device/ring.cuh"
+#include "kernels/cuda/device/pipeline_state.cuh"
 #include "kernels/cuda/device/shared_memory.cuh"
 #include "kernels/cuda/device/tma.cuh"
 #include "kernels/cuda/q2/q2_lanes.cuh"
@@ -37,7 +37,7 @@ struct Q2StreamRows {
   int stages;
   int x_at, barriers_at, shared_bytes;  // after the tiles: x as QuantiseForLanes lays it out
   int thread_blocks;
-  Divider by_chunks = Divider(1);
+  FastDivmod by_chunks = FastDivmod(1);
 
   // Whether it fits; sets what the plan decides.
   bool Plan(int tiles, int multiprocessors, int max_shared_bytes) {
@@ -133,7 +133,7 @@ __global__ void __launch_bounds__(Q2StreamThreads(kPairs), 1)
     Sm90Q2StreamRowsKernel(const __grid_constant__ Q2StreamRows p) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   extern __shared__ __align__(128) std::byte shared[];
-  LetNextGridStart();
+  LaunchDependentGrids();
   constexpr int kRows = 2 * kPairs;
   constexpr int kTileWarps = kQ2Pairs / kPairs, kWarps = kQ2StreamTiles * kTileWarps;
   const int lane = static_cast<int>(threadIdx.x % 32);
@@ -163,13 +163,13 @@ __global__ void __launch_bounds__(Q2StreamThreads(kPairs), 1)
     __syncwarp();
     __syncthreads();
     if (lane != 0) return;
-    for (Ring at; i < tile_count; ++i, at.Next(p.stages)) {
-      MbarrierWait(empty + 8 * at.stage, at.phase);
+    for (PipelineState at; i < tile_count; ++i, at.Advance(p.stages)) {
+      MbarrierWait(empty + 8 * at.stage, at.parity);
       ask(i, at.stage);
     }
     return;
   }
-  WaitForPreviousGrid();
+  WaitOnDependentGrids();
   QuantiseToShared<kWarps>(p, warp, lane, shared + p.x_at);
   __syncthreads();
   const int first_pair = warp % kTileWarps * kPairs;
@@ -185,10 +185,10 @@ __global__ void __launch_bounds__(Q2StreamThreads(kPairs), 1)
   ForceInRegister(first_x);
   ForceInRegister(first_constants);
   int stage = warp / kTileWarps;
-  uint32_t phase = 0;
+  uint32_t parity = 0;
 #pragma unroll 1
   for (int i = stage; i < tile_count; i += kQ2StreamTiles) {
-    MbarrierWait(full + 8 * stage, phase);
+    MbarrierWait(full + 8 * stage, parity);
     float sums[kRows][kColumns] = {};
     const uint32_t tile = ring + stage * p.tile_bytes;
     uint32_t codes_at = tile + first_codes, scales_at = tile + first_scales;
@@ -222,7 +222,7 @@ __global__ void __launch_bounds__(Q2StreamThreads(kPairs), 1)
     stage += kQ2StreamTiles;
     if (stage >= p.stages) {
       stage -= p.stages;
-      phase ^= 1;
+      parity ^= 1;
     }
 #pragma unroll
     for (int row = 0; row < kRows; ++row) {

@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "kernels/cuda/device/clock.cuh"
-#include "kernels/cuda/device/grid_order.cuh"
+#include "kernels/cuda/device/grid_dependency.cuh"
 #include "kernels/cuda/device/kernel_launch.h"
 #include "kernels/cuda/runtime/copies.h"
 
@@ -45,7 +45,7 @@ __device__ __forceinline__ uint4 Piece(const InCopy& c, int row, int k) {
 // kWhole: K is a multiple of 8, so rows begin at whole pieces.
 template <bool kWhole>
 __global__ void __launch_bounds__(kThreads) CopyInKernel(InCopy c) {
-  LetNextGridStart();
+  LaunchDependentGrids();
   if (blockIdx.x == 0 && threadIdx.x == 0) c.stamps->in_begin = GlobalTimer();
   const int row_pieces = c.pitch / 8;
   const int pieces = c.rows * row_pieces;
@@ -69,7 +69,7 @@ __global__ void __launch_bounds__(kThreads) CopyInKernel(InCopy c) {
   __syncthreads();
   if (threadIdx.x == 0) atomicMax(&c.stamps->in_end, GlobalTimer());
   // Whoever waits for this grid waits for those before it too.
-  WaitForPreviousGrid();
+  WaitOnDependentGrids();
   if (threadIdx.x == 0) atomicMax(&c.stamps->kernel_begin, GlobalTimer());
 }
 
@@ -100,8 +100,8 @@ __device__ __forceinline__ void CopyPart(const OutCopy::Part& part) {
 }
 
 __global__ void __launch_bounds__(kThreads) CopyOutKernel(const __grid_constant__ OutCopy c) {
-  LetNextGridStart();
-  WaitForPreviousGrid();
+  LaunchDependentGrids();
+  WaitOnDependentGrids();
   const unsigned long long begin = GlobalTimer();
   if (blockIdx.y < static_cast<unsigned>(c.count)) CopyPart(c.parts[blockIdx.y]);
   __syncthreads();

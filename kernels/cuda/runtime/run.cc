@@ -8,8 +8,8 @@
 #include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "kernels/cuda/host/brief_lock.h"
 #include "kernels/cuda/host/cuda_status.h"
+#include "kernels/cuda/host/spin_then_block_lock.h"
 #include "kernels/cuda/runtime/cuda_backend.h"
 #include "kernels/ladder/ladder.h"
 
@@ -67,7 +67,7 @@ absl::StatusOr<LaunchTimes> CudaBackend::RunDirect(CudaSlot& slot, const Launch&
   slot.ExpectOutputs(launch);
   uint64_t number = 0;
   {
-    const BriefLock lock(&launch_mutex_);
+    const SpinThenBlockLock lock(&launch_mutex_);
     number = timeline_.Next();
     absl::Status status;
     if (graph != nullptr) {
@@ -94,7 +94,7 @@ absl::StatusOr<LaunchTimes> CudaBackend::RunOverlapped(CudaSlot& slot, const Lau
   }
   uint64_t number = 0;
   {
-    const BriefLock lock(&launch_mutex_);
+    const SpinThenBlockLock lock(&launch_mutex_);
     number = timeline_.Next();
     const absl::StatusOr<bool> there = slot.BeginKernels(compute_.get());
     if (!there.ok()) return there.status();
@@ -121,7 +121,7 @@ cudaGraphExec_t CudaBackend::GraphOf(CudaSlot& slot, const Launch& launch) {
   }
   CudaContext context;
   {
-    const BriefLock lock(&launch_mutex_);
+    const SpinThenBlockLock lock(&launch_mutex_);
     context = context_;
   }
   context.stream = slot.stream();
@@ -222,7 +222,7 @@ absl::Status CudaBackend::RunArm(const Arm& arm, ArmArgs args) {
   if (absl::Status s = Enter(); !s.ok()) return s;
   absl::Status status;
   {
-    const BriefLock lock(&launch_mutex_);
+    const SpinThenBlockLock lock(&launch_mutex_);
     context_.programmatic = false;
     status = EnqueueArm(arm, args, context_);
   }

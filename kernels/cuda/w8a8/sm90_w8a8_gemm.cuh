@@ -71,14 +71,14 @@ __global__ void __launch_bounds__(kTileThreads, 1)
     WarpgroupRegDealloc();
     const uint64_t policy = EvictNormalPolicy();
     const int scaled_tokens = (p.m + kTokensTogether - 1) / kTokensTogether * kTokensTogether;
-    Ring filling;
+    PipelineState filling;
     for (int tile = static_cast<int>(blockIdx.x) / kTokenCluster;
          threadIdx.x == kTileWarps * 32 && tile < plan.tiles; tile += clusters) {
       constexpr int kShare = kTokens / kTokenCluster;
       for (int block = 0; block < p.blocks; ++block) {
         const uint32_t stage = ring + filling.stage * kStage;
         const uint32_t barrier = full + 8 * filling.stage;
-        MbarrierWait(empty + 8 * filling.stage, filling.phase ^ 1);
+        MbarrierWait(empty + 8 * filling.stage, filling.parity ^ 1);
         const int scale_bytes = min(kTokens, scaled_tokens - first_token(tile)) * 4;
         MbarrierArriveExpectTx(barrier, kStage + scale_bytes);
         TensorCopyBoxMulticast(stage + rank * kShare * kBlockK, &tokens, block * kBlockK,
@@ -89,7 +89,7 @@ __global__ void __launch_bounds__(kTileThreads, 1)
         BulkCopy(scales_at + filling.stage * kTokens * 4,
                  token_scales + block * token_pitch + first_token(tile), scale_bytes, barrier,
                  policy);
-        filling.Next(plan.stages);
+        filling.Advance(plan.stages);
       }
     }
   } else {
@@ -107,13 +107,13 @@ __global__ void __launch_bounds__(kTileThreads, 1)
     int tile = static_cast<int>(blockIdx.x) / kTokenCluster;
     float scale = scale_of(tile, 0, 0), next_scale = scale_of(tile, 1, 0);
     float scale_ahead = 0, next_scale_ahead = 0;
-    Ring issuing, finishing;
+    PipelineState issuing, finishing;
     float outer[kHalves][kTiles][4];
     const auto issue = [&](float(&inner)[kTiles][4], float2& of_tokens, int half) {
       const uint32_t stage = ring + issuing.stage * kStage;
       const uint32_t a = WgmmaDescriptor(stage + (half * 128 + warp / 4 * 64) * kBlockK);
       const uint32_t b = WgmmaDescriptor(stage + Tile::kTokenBytes);
-      if (half == 0) MbarrierWait(full + 8 * issuing.stage, issuing.phase);
+      if (half == 0) MbarrierWait(full + 8 * issuing.stage, issuing.parity);
       const float* const own =
           shared_scales + issuing.stage * kTokens + half * 128 + warp * kTileRows;
       of_tokens = make_float2(own[lane / 4], own[lane / 4 + 8]);
@@ -124,7 +124,7 @@ __global__ void __launch_bounds__(kTileThreads, 1)
         WgmmaE4m3(inner, a + 2 * step, b + 2 * step, step > 0);
       }
       WgmmaCommit();
-      if (half == kHalves - 1) issuing.Next(plan.stages);
+      if (half == kHalves - 1) issuing.Advance(plan.stages);
     };
     const auto fold = [&](float(&inner)[kTiles][4], float2 of_tokens, int half, int block,
                           int of_next) {
@@ -132,7 +132,7 @@ __global__ void __launch_bounds__(kTileThreads, 1)
       if (half == kHalves - 1) {
         __syncwarp();  // all lanes have read their scales
         if (lane < kTokenCluster) MbarrierArriveRemote(empty + 8 * finishing.stage, lane);
-        finishing.Next(plan.stages);
+        finishing.Advance(plan.stages);
       }
       const float s = __shfl_sync(~0u, scale, block % 32);
       const float s_next = __shfl_sync(~0u, next_scale, block % 32);

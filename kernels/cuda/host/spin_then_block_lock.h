@@ -11,9 +11,9 @@
 
 namespace fulcrum::cuda {
 
-class ABSL_SCOPED_LOCKABLE BriefLock {
+class ABSL_SCOPED_LOCKABLE SpinThenBlockLock {
  public:
-  explicit BriefLock(absl::Mutex* mutex)
+  explicit SpinThenBlockLock(absl::Mutex* mutex)
       ABSL_EXCLUSIVE_LOCK_FUNCTION(mutex) ABSL_NO_THREAD_SAFETY_ANALYSIS : mutex_(mutex) {
     // Several turns of all slots.
     constexpr auto kSpin = std::chrono::microseconds(100);
@@ -26,9 +26,9 @@ class ABSL_SCOPED_LOCKABLE BriefLock {
       for (int i = 0; i < 8; ++i) Pause();
     }
   }
-  ~BriefLock() ABSL_UNLOCK_FUNCTION() { mutex_->Unlock(); }
-  BriefLock(const BriefLock&) = delete;
-  BriefLock& operator=(const BriefLock&) = delete;
+  ~SpinThenBlockLock() ABSL_UNLOCK_FUNCTION() { mutex_->Unlock(); }
+  SpinThenBlockLock(const SpinThenBlockLock&) = delete;
+  SpinThenBlockLock& operator=(const SpinThenBlockLock&) = delete;
 
  private:
   absl::Mutex* const mutex_;

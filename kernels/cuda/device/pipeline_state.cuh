@@ -7,13 +7,13 @@
 
 namespace fulcrum::cuda {
 
-struct Ring {
+struct PipelineState {
   int stage = 0;
-  uint32_t phase = 0;
-  __device__ __forceinline__ void Next(int stages) {
+  uint32_t parity = 0;
+  __device__ __forceinline__ void Advance(int stages) {
     if (++stage == stages) {
       stage = 0;
-      phase ^= 1;
+      parity ^= 1;
     }
   }
 };

@@ -7,9 +7,9 @@
 namespace fulcrum::cuda {
 
 // Of numbers below 2^20, by less than 2^12.
-struct Divider {
+struct FastDivmod {
   uint32_t by, magic;
-  explicit Divider(int divisor)
+  explicit FastDivmod(int divisor)
       : by(static_cast<uint32_t>(divisor)),
         magic(static_cast<uint32_t>((uint64_t{1} << 32) / by + 1)) {}
   __device__ __forceinline__ int operator()(int a) const {
