@@ -11,7 +11,7 @@ namespace fulcrum::cuda {
 namespace {
 
 struct WarpRowsMeasurement {
-  std::string_view card;                   // what its description begins with
+  std::string_view card;                   // the begin of its description
   std::array<double, 4> warp_rows, below;  // below: the next arm of the ladder that serves
 };
 

@@ -1,5 +1,5 @@
-// What was measured on which card, where a choice of arms depends on it. A card that is not listed
-// gets the choice that is right without a measurement.
+// Measurements by card on which a choice of arms depends. A card that is not listed gets the safe
+// choice.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -7,11 +7,11 @@
 
 namespace fulcrum::cuda {
 
-// Up to how many rows q2_0_warp_rows, which serves four, is faster where it is faster at all.
+// q2_0_warp_rows serves four rows. Where it is faster, it is so up to this many.
 inline constexpr int kWarpRowsFasterRows = 2;
 
-// Whether it was faster there, at each of those, than what the ladder has below it: what the lever
-// q2_warp_rows means by auto. card: DeviceInfo::description.
+// Whether it was measured faster on that card, at each of those row counts, than the next arm of
+// the ladder. The value auto of the lever q2_warp_rows means this. card: DeviceInfo::description.
 bool WarpRowsMeasuredFaster(std::string_view card);
 
 }  // namespace fulcrum::cuda

@@ -1,4 +1,4 @@
-// bf16, class mma, prefill of any number of rows. Few rows are a decode batch's work.
+// bf16, class mma, prefill of any number of rows. Up to 32 rows run on the decode arm.
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/cuda/arms.h"
 #include "kernels/cuda/mma/mma_arm.cuh"

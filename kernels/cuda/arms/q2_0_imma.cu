@@ -1,6 +1,6 @@
 // q2_0, class exact, up to 32 rows in one pass over the weights on integer tensor cores; a weight
-// and those fused with it in one launch. Where a tile does not fit in shared memory the exact arm
-// of eight rows serves instead: same bits.
+// and those fused with it in one launch. Where a tile does not fit into shared memory, q2_0_mmvq
+// serves with the same bits.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <vector>
@@ -20,7 +20,7 @@ ImmaKernel NarrowKernelOf(const Q2ImmaShapeOfWork& work) {
   return work.step_tiles == 3 ? &Q2ImmaKernel<16, 3, 1, kSpread, true>
                               : &Q2ImmaKernel<16, 2, 1, kSpread, true>;
 }
-// As PlanQ2Imma chooses.
+// The kernel for a choice of PlanQ2Imma.
 ImmaKernel KernelOf(const Q2ImmaShapeOfWork& work) {
   if (work.column_tiles == 4) return &Q2ImmaKernel<8, 2, 4, 1, true>;
   if (work.column_tiles == 2) {
@@ -71,7 +71,7 @@ cudaError_t Run(const ArmArgs& args, bool* serves) {
     const int column_tiles = plan.column_groups * plan.work.column_tiles;
     *serves = plan.groups > 0 && (plan.fused || column_tiles * Q8FragmentTileBytes(layout.chunks) <=
                                                     context.scratch_bytes);
-    if (!*serves) return cudaSuccess;  // of none: all have one K and one M
+    if (!*serves) return cudaSuccess;  // no target is served: all have the same K and M
     launch.plan = plan;
     for (int i = 0; i < kQ2MostStepTiles; ++i) launch.tile_at[i] = i * plan.tile_bytes;
     launch.by_column_groups = FastDivmod(plan.column_groups);
@@ -85,7 +85,7 @@ cudaError_t Run(const ArmArgs& args, bool* serves) {
         return error;
       }
     }
-    // What precedes is ours, here or in this function.
+    // The launch before is ours: in an earlier round or the quantising kernel above.
     if (!plan.fused || !first) programmatic = context.has_bulk_copies;
     const ImmaKernel kernel = KernelOf(plan.work);
     if (const cudaError_t error = AllowShared(kernel, static_cast<size_t>(plan.shared_bytes));
@@ -107,7 +107,7 @@ cudaError_t Run(const ArmArgs& args, bool* serves) {
   return cudaSuccess;
 }
 
-// Eight rows at a time on the other arm.
+// Eight rows at a time on q2_0_mmvq.
 absl::Status RunInPieces(const ArmArgs& args) {
   constexpr int kPiece = 8;
   const auto size = static_cast<int64_t>(SizeOf(args.output_type));

@@ -1,5 +1,5 @@
-// q2_0, class exact, every M in pieces of eight rows: a thread a virtual thread of the order. Few
-// weight rows a thread block where K is so large that each thread has a chunk and more.
+// q2_0, class exact, every M in pieces of eight rows. Each thread is a virtual thread of the order.
+// A thread block has fewer weight rows where K is so large that every thread has a chunk.
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/cuda/arms.h"
 #include "kernels/cuda/q2/q2_lane_arm.cuh"

@@ -1,4 +1,5 @@
-// q2_0, class exact, one to four rows: a warp owns a few weight rows and plays all virtual threads.
+// q2_0, class exact, one to four rows. A warp computes a few weight rows and plays all virtual
+// threads of the order.
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/cuda/arms.h"
 #include "kernels/cuda/q2/q2_lane_arm.cuh"
@@ -60,7 +61,7 @@ cudaError_t Stream(const ArmArgs& args, bool* serves) {
                              .threads = Q2StreamThreads(pairs),
                              .shared_bytes = p.shared_bytes,
                              .programmatic = programmatic};
-    programmatic = true;  // the next is preceded by this one
+    programmatic = true;  // this launch precedes the next
     return LaunchKernel(kernel, grid, context.stream, p);
   };
   cudaError_t error = launch({args.weight, args.output, args.output_pitch});

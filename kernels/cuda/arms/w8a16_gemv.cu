@@ -1,4 +1,5 @@
-// fp8, class exact, one row. Plain loads where two tiles a warp fill the device; elsewhere ranges.
+// fp8, class exact, one row. Plain loads (exact_gemm.cuh) where two tiles a warp fill the device,
+// else ranges (exact_range_gemm.cuh).
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/cuda/arms.h"
 #include "kernels/cuda/exact/exact_gemm.cuh"

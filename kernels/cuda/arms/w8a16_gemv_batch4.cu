@@ -1,4 +1,4 @@
-// fp8, class exact, two to four rows on one pass over the weights.
+// fp8, class exact, two to four rows in one pass over the weights.
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/cuda/arms.h"
 #include "kernels/cuda/exact/exact_arm.cuh"

@@ -1,4 +1,4 @@
-// fp8, class w8a8, prefill of any number of rows: as many at a time as the scratch holds codes of.
+// fp8, class w8a8, prefill of any number of rows, in pieces that fit into the scratch.
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/cuda/arms.h"
 #include "kernels/cuda/w8a8/w8a8.h"

@@ -1,5 +1,5 @@
-// fp8, class w8a8, prefill of any number of rows, multiplied by the vendor's library. What it does
-// not take our own kernel does: of the same class, within the same launch.
+// fp8, class w8a8, prefill of any number of rows, multiplied by the vendor's library. Our own
+// kernel of the same class multiplies what the library does not take.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 
@@ -14,7 +14,7 @@ namespace {
 cudaError_t MultiplyByLibrary(const ArmArgs& args, const QuantisedRows& x) {
   const auto& weight = *static_cast<const CudaWeight*>(args.weight);
   const auto& context = *static_cast<const CudaContext*>(args.context);
-  // It writes whole fours of rows.
+  // The library writes rows in multiples of four.
   const int rows = LibraryRows(args.m);
   if (context.library == nullptr || rows > std::max(args.m, args.output_room)) {
     return QuantiseAndMultiply(args, x);
@@ -30,14 +30,14 @@ cudaError_t MultiplyByLibrary(const ArmArgs& args, const QuantisedRows& x) {
                              .weight_scales = weight.scales(),
                              .activation_scales = x.scales};
   if (!context.library->Takes(problem)) return QuantiseAndMultiply(args, x);
-  // Its scales of one K block follow those of the block before without a gap.
+  // The library expects the scales of one K block directly after those of the block before.
   QuantisedRows close = x;
   close.scale_pitch = rows;
   const cudaError_t error =
       QuantiseRows(static_cast<const uint16_t*>(args.activations), args.activation_pitch, args.m,
                    static_cast<int>(weight.layout().blocks), close, context.stream);
   if (error != cudaSuccess || context.library->Multiply(problem, context.stream)) return error;
-  cudaGetLastError();  // what it says to the next launch is not about that one
+  cudaGetLastError();  // clears the library's error, which would be reported by the next launch
   return QuantiseAndMultiply(args, x);
 }
 

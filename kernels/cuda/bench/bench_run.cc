@@ -171,7 +171,7 @@ struct Caller {
   bool ok = true;
 };
 
-// Launches, one after another, until told to stop; `counts`: whether they are measured.
+// Launches one after another until `stop`; `counts`: whether they are measured.
 void Call(const Work& work, Caller* caller, size_t first, const std::atomic<bool>& counts,
           const std::atomic<bool>& stop) {
   std::vector<LaunchTarget> targets(static_cast<size_t>(work.targets), {.arm = work.arm});

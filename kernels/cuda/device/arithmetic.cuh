@@ -1,4 +1,4 @@
-// Arithmetic that CUDA C++ has no exact word for.
+// Arithmetic instructions that CUDA C++ has no intrinsic for.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

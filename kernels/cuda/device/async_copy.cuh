@@ -1,5 +1,5 @@
-// Copies of 16 bytes from device memory to shared memory that a thread need not wait for; where the
-// architecture has none (before sm_80), the copy is there at once.
+// Asynchronous copies of 16 bytes from device memory to shared memory. Before sm_80 there are none:
+// the copy is complete when the call returns.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -17,13 +17,13 @@ __device__ __forceinline__ void AsyncCopy16(uint32_t to, const void* from) {
                : "memory");
 #endif
 }
-// Ends a group of copies, which may be empty.
+// Closes this thread's group of copies. A group may be empty.
 __device__ __forceinline__ void AsyncCommit() {
 #if __CUDA_ARCH__ >= 800
   asm volatile("cp.async.commit_group;" ::: "memory");
 #endif
 }
-// Until at most kPending of this thread's groups are not there.
+// Waits until at most kPending of this thread's groups are incomplete.
 template <int kPending>
 __device__ __forceinline__ void AsyncWait() {
 #if __CUDA_ARCH__ >= 800

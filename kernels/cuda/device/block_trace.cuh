@@ -1,6 +1,6 @@
-// Where and when the thread blocks of a kernel ran, for the benchmark that asks. A kernel makes one
-// of these first; it is empty, and nothing in the kernel's code, but for the types of weights for
-// which bench/trace_blocks.cu specialises it.
+// Records where and when the thread blocks of a kernel run. A kernel constructs one at its start.
+// The class is empty and costs nothing, except for the weight types for which bench/trace_blocks.cu
+// specialises it.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -4,7 +4,7 @@
 
 namespace fulcrum::cuda {
 
-// Nanoseconds, one clock for all multiprocessors.
+// Nanoseconds. All multiprocessors share this clock.
 __device__ __forceinline__ unsigned long long GlobalTimer() {
   unsigned long long ns;
   asm volatile("mov.u64 %0, %globaltimer;" : "=l"(ns));

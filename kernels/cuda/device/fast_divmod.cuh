@@ -1,4 +1,4 @@
-// Division by a number that is known when a kernel is launched: a multiplication.
+// Division by a number that is known at launch, as a multiplication.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -6,7 +6,7 @@
 
 namespace fulcrum::cuda {
 
-// Of numbers below 2^20, by less than 2^12.
+// Valid for dividends below 2^20 and divisors below 2^12.
 struct FastDivmod {
   uint32_t by, magic;
   explicit FastDivmod(int divisor)

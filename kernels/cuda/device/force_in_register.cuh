@@ -1,4 +1,4 @@
-// Holding values in registers.
+// Keeps a value in its register.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -7,8 +7,8 @@
 
 namespace fulcrum::cuda {
 
-// The compiler must have `value` in a register now, and must not make it anew where it is used. For
-// addresses that are worked out while something else is waited for.
+// Computes `value` here and keeps it: the compiler may not compute it again where it is used. For
+// addresses that are computed while a kernel waits for memory.
 __device__ __forceinline__ void ForceInRegister(uint32_t& value) { asm volatile("" : "+r"(value)); }
 __device__ __forceinline__ void ForceInRegister(int& value) { asm volatile("" : "+r"(value)); }
 __device__ __forceinline__ void ForceInRegister(int64_t& value) { asm volatile("" : "+l"(value)); }

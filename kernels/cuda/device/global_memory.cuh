@@ -1,5 +1,5 @@
-// Words of device memory that thread blocks hand each other: relaxed, at the scope of the device,
-// so that they come from the L2 and each is whole.
+// Loads and stores of words that thread blocks exchange through device memory. They are relaxed at
+// device scope: each word is read and written whole, in the L2.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -1,5 +1,5 @@
-// Launching a kernel with its dynamic shared memory, programmatically where that is allowed
-// (launch.h, CudaContext::programmatic; grid_dependency.cuh).
+// Launches a kernel with dynamic shared memory, in clusters, and programmatically where launch.h
+// (CudaContext::programmatic) allows it.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -11,7 +11,7 @@ struct KernelGrid {
   dim3 thread_blocks;
   int threads = 0;       // of a thread block
   int shared_bytes = 0;  // dynamic, of a thread block
-  int cluster = 1;       // thread blocks that run at once and reach each other's shared memory
+  int cluster = 1;       // thread blocks of a cluster
   bool programmatic = false;
 };
 
@@ -38,9 +38,9 @@ cudaError_t LaunchKernel(void (*kernel)(Parameters...), const KernelGrid& grid, 
   return cudaLaunchKernelEx(&config, kernel, Parameters(arguments)...);
 }
 
-// Has a kernel run with as much shared memory as a multiprocessor gives, though it needs none: the
-// division between that and the L1 changes on an idle multiprocessor only, so that a grid which
-// needs all of it could not start beside this kernel's thread blocks.
+// Makes a kernel run with the largest shared memory carve-out although it needs none. A
+// multiprocessor changes the division between shared memory and L1 only while it is idle. Without
+// this call a grid that needs all shared memory could not start beside this kernel.
 template <class... Parameters>
 cudaError_t PreferShared(void (*kernel)(Parameters...)) {
   return cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,

@@ -1,5 +1,5 @@
-// Barriers: mbarrier objects in shared memory, which count arrivals and bytes of copies, and the
-// named barriers of a thread block. A barrier is given by its 32-bit address in shared memory.
+// mbarrier objects (sm_90 and later) and named barriers. An mbarrier counts arrivals and bytes of
+// copies; it is given by its 32-bit address in shared memory.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -27,8 +27,8 @@ __device__ __forceinline__ void MbarrierWait(uint32_t barrier, uint32_t parity) 
       "r"(parity)
       : "memory");
 }
-// Whether that wait would be over. Lanes with barriers of their own ask: in MbarrierWait they would
-// wait for each other.
+// Whether MbarrierWait would return at once. For lanes that watch barriers of their own: in
+// MbarrierWait the lanes of a warp would wait for each other.
 __device__ __forceinline__ bool MbarrierTestWait(uint32_t barrier, uint32_t parity) {
   uint32_t passed;
   asm volatile(
@@ -40,7 +40,7 @@ __device__ __forceinline__ bool MbarrierTestWait(uint32_t barrier, uint32_t pari
   return passed != 0;
 }
 
-// Waits until `threads` threads, whole warps, have come here with the same id (1 to 15).
+// Waits until `threads` threads, in whole warps, have made this call with the same id (1 to 15).
 __device__ __forceinline__ void NamedBarrierSync(int id, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }

@@ -1,4 +1,4 @@
-// Products of one warp on the tensor cores, and how their operands come out of shared memory.
+// Matrix products of one warp on the tensor cores, and loads of their operands from shared memory.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -6,8 +6,8 @@
 
 namespace fulcrum::cuda {
 
-// c += a b: 16 rows of BF16 by 8 columns, 16 k (sm_80 and later). gemm/mma_step.cuh says which
-// thread has what.
+// c += a b: BF16, 16 rows by 8 columns, 16 k (sm_80 and later). gemm/mma_step.cuh describes the
+// fragments.
 __device__ __forceinline__ void MmaM16N8K16(float (&c)[4], const uint32_t (&a)[4], uint2 b) {
   asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
       "{%0,%1,%2,%3};"
@@ -23,7 +23,7 @@ __device__ __forceinline__ void ImmaM8N8K16(int& low, int& high, uint32_t a, uin
 }
 #endif
 
-// sums = starts + a b: 16 rows of unsigned bytes by 8 columns of signed ones, 32 k (sm_75 and
+// sums = starts + a b: unsigned bytes by signed bytes, 16 rows by 8 columns, 32 k (sm_75 and
 // later).
 __device__ __forceinline__ void ImmaM16N8K32(int (&sums)[4], const uint32_t (&a)[4], const uint2& b,
                                              const uint32_t (&starts)[4]) {
@@ -42,8 +42,8 @@ __device__ __forceinline__ void ImmaM16N8K32(int (&sums)[4], const uint32_t (&a)
 #endif
 }
 
-// Four matrices of 8 rows by 16 bytes out of shared memory. Lane 8 i + r gives the address of row r
-// of matrix i.
+// Loads four matrices of 8 rows by 16 bytes from shared memory. Lane 8 i + r gives the address of
+// row r of matrix i.
 __device__ __forceinline__ uint4 LdMatrixX4(uint32_t row) {
   uint4 v;
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
@@ -52,7 +52,7 @@ __device__ __forceinline__ uint4 LdMatrixX4(uint32_t row) {
   return v;
 }
 
-// An 8 x 8 matrix of 16-bit elements, two of a row in each thread, with rows and columns exchanged.
+// Transposes an 8 x 8 matrix of 16-bit elements of which each thread holds two neighbours of a row.
 __device__ __forceinline__ uint32_t MovMatrixTransposed(uint32_t pair) {
   uint32_t out;
   asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(out) : "r"(pair));

@@ -1,5 +1,5 @@
-// A place in a ring of stages, and whether it was passed an odd number of times: the parity its
-// barrier is waited for with.
+// A position in a ring of stages: the stage, and the parity that its mbarrier is waited for with,
+// which changes each time round.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

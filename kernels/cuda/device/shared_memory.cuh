@@ -1,4 +1,4 @@
-// Shared memory by its 32-bit addresses.
+// Loads and stores of shared memory by 32-bit address.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -41,7 +41,7 @@ __device__ __forceinline__ uint32_t SharedLoad32(uint32_t from) {
 __device__ __forceinline__ void SharedStore32(uint32_t to, uint32_t v) {
   asm volatile("st.shared.u32 [%0], %1;" ::"r"(to), "r"(v) : "memory");
 }
-// What was there before.
+// Adds, and returns the value before.
 __device__ __forceinline__ uint32_t SharedAdd(uint32_t to, uint32_t v) {
   uint32_t before;
   asm volatile("atom.shared.add.u32 %0, [%1], %2;" : "=r"(before) : "r"(to), "r"(v) : "memory");

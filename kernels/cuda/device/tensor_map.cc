@@ -1,4 +1,4 @@
-// The one use of the driver's own interface.
+// Encodes tensor maps. The only file that calls the driver interface.
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/cuda/device/tensor_map.h"
 

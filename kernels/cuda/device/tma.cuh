@@ -1,5 +1,5 @@
-// Copies of the copy unit (sm_90 and later) from device memory to shared memory, plain and by a
-// tensor map, with the cache policies they take. Each tells an mbarrier of its bytes.
+// Bulk and tensor copies from device memory to shared memory (sm_90 and later), and their cache
+// policies. Each copy completes its bytes at an mbarrier.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -15,7 +15,7 @@ __device__ __forceinline__ uint64_t EvictFirstPolicy() {
   return policy;
 }
 
-// For bulk copies of what other thread blocks read too.
+// For data that other thread blocks read too.
 __device__ __forceinline__ uint64_t EvictNormalPolicy() {
   uint64_t policy;
   asm volatile("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(policy));
@@ -31,7 +31,7 @@ __device__ __forceinline__ void BulkCopy(uint32_t to, const void* from, int byte
       "l"(from), "r"(bytes), "r"(barrier), "l"(policy)
       : "memory");
 }
-// All slices (tensor_map.h, DescribeSlices) of a box from slice `first` on.
+// Copies one box of slices (tensor_map.h, DescribeSlices) from slice `first` on.
 __device__ __forceinline__ void TensorCopySlices(uint32_t to, const CUtensorMap* map, int first,
                                                  uint32_t barrier) {
   asm volatile(
@@ -41,7 +41,7 @@ __device__ __forceinline__ void TensorCopySlices(uint32_t to, const CUtensorMap*
       : "memory");
 }
 
-// One box of a tensor map: column `x` of row `y` is its first element.
+// Copies one box of a tensor map; its first element is column `x` of row `y`.
 __device__ __forceinline__ void TensorCopyBox(uint32_t to, const CUtensorMap* map, int x, int y,
                                               uint32_t barrier) {
   asm volatile(
@@ -50,7 +50,8 @@ __device__ __forceinline__ void TensorCopyBox(uint32_t to, const CUtensorMap* ma
       "l"(map), "r"(x), "r"(y), "r"(barrier)
       : "memory");
 }
-// The same to every thread block of the mask, at the same place there, its barrier told there.
+// Copies the box to the same place in every thread block of the mask and completes its bytes at the
+// mbarrier at the same place there.
 __device__ __forceinline__ void TensorCopyBoxMulticast(uint32_t to, const CUtensorMap* map, int x,
                                                        int y, uint32_t barrier, uint16_t mask) {
   asm volatile(
@@ -60,8 +61,8 @@ __device__ __forceinline__ void TensorCopyBoxMulticast(uint32_t to, const CUtens
       : "memory");
 }
 
-// Orders this thread's stores to shared memory before what copies and tensor cores, which reach it
-// by another path, do there afterwards.
+// Orders this thread's stores to shared memory before later accesses by copies and tensor cores,
+// which use another path (the async proxy).
 __device__ __forceinline__ void FenceProxyAsync() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }

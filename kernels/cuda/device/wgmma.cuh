@@ -1,5 +1,5 @@
-// Warpgroup products of sm_90a: 64 rows at a time by all columns of a tile, one operand or both in
-// shared memory, and what goes with them.
+// Warpgroup matrix products of sm_90a: 64 rows by the columns of a tile, with one or both operands
+// in shared memory.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -7,7 +7,8 @@
 
 namespace fulcrum::cuda {
 
-// Of three warpgroups one that only copies gives registers to the two that multiply.
+// For kernels of three warpgroups, of which one copies and two multiply: the first keeps 40
+// registers a thread, the others get 232.
 __device__ __forceinline__ void WarpgroupRegDealloc() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
 }
@@ -21,12 +22,13 @@ __device__ __forceinline__ void WgmmaFence() {
 __device__ __forceinline__ void WgmmaCommit() {
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
-// Until at most kPending of the committed are not finished.
+// Waits until at most kPending committed groups are unfinished.
 template <int kPending = 0>
 __device__ __forceinline__ void WgmmaWait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
 }
-// Registers of an asynchronous instruction must not move while it runs: empty statements pin them.
+// Registers of an asynchronous product must not move while it runs. These empty statements order
+// their other uses.
 template <int kCount>
 __device__ __forceinline__ void WarpgroupFenceOperand(uint32_t (&a)[kCount]) {
 #pragma unroll
@@ -76,7 +78,7 @@ __device__ __forceinline__ void Wgmma(float (&s)[4], const uint32_t* a, uint32_t
   ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, " \
   "%50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
 
-// Wider: BF16, A in registers, 8 kTiles columns of B in shared memory.
+// The same for 8 kTiles columns.
 template <int kTiles>
 __device__ __forceinline__ void WgmmaWide(float (&s)[kTiles][4], const uint32_t* a,
                                           uint32_t descriptor, bool more) {

@@ -1,4 +1,4 @@
-// How the exact fp8 arms of several rows choose an instance of their kernel.
+// How the exact fp8 arms of several rows select a kernel instance.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -13,7 +13,7 @@ cudaError_t RunExactFp8(const ArmArgs& args) {
   if (static_cast<const CudaWeight*>(args.weight)->has_nan()) {
     return LaunchExactRanges<Fp8Steps<true, 1>, kColumns>(p, context);
   }
-  // Two steps together take fewer loads and, of sixteen columns, more registers than there are.
+  // Two steps at a time need fewer loads, but for sixteen columns more registers than a thread has.
   constexpr int kSteps = kColumns <= 8 ? 2 : 1;
   return LaunchExactRanges<Fp8Steps<false, kSteps>, kColumns>(p, context);
 }

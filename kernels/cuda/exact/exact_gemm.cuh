@@ -1,6 +1,7 @@
-// Class exact for fp8 and bf16 (order.h). A warp owns a K segment of a few tiles; thread 4 g + t is
-// lane t of the order for rows g and g + 8 of each, so a weight costs one multiply-add a column and
-// the segment ends with two shuffles. The warps of a thread block are the segments of one product.
+// Class exact for fp8 and bf16 (order.h). One warp computes a K segment of a few tiles. Thread 4 g
+// + t is lane t of the order for rows g and g + 8 of each tile, so a weight costs one multiply-add
+// a column and a segment ends with two shuffles. The warps of a thread block compute the segments
+// of one product.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -27,7 +28,7 @@ __global__ void __launch_bounds__(kMaxWarps * 32) ExactGemmKernel(GemmParams p) 
   const std::byte* tile_codes[kTiles];
 #pragma unroll
   for (int i = 0; i < kTiles; ++i) {
-    // Past the last tile its neighbour is computed again and not stored.
+    // Beyond the last tile the last one is computed again and not stored.
     tile_codes[i] = TileCodes(p, min(first_tile + i, p.tiles - 1), Weights::kBlockBytes);
   }
   const uint16_t* x[kColumns];

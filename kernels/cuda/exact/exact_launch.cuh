@@ -1,5 +1,5 @@
-// The kernel of exact_range_gemm.cuh and its launch: how many warps a thread block has, how many
-// tiles a warp, and how many rows of weights a launch.
+// The kernel of exact_range_gemm.cuh and its launch: warps of a thread block, tiles of a warp,
+// weight rows of a launch.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -26,11 +26,11 @@ __global__ void __launch_bounds__((RangeShape<Steps, kTiles, kColumns>::Warps(kF
       .Run();
 }
 
-// A multiprocessor's schedulers, each of which has every fourth warp.
+// Warp schedulers of a multiprocessor; each has every fourth warp.
 inline constexpr int kSchedulers = 4;
 
-// As many warps a thread block as leave no scheduler with more than its share: ranges are equal
-// where there are as many units as warps, and a unit each where there are not.
+// The largest number of warps a thread block that gives all schedulers equal work. With at least as
+// many units as warps the ranges are equal; with fewer, a range is one unit.
 inline int BlockWarps(int64_t units, int multiprocessors, int most) {
   for (int warps = most / kSchedulers * kSchedulers; warps > kSchedulers; warps -= kSchedulers) {
     const int64_t share = int64_t{multiprocessors} * kSchedulers;  // of one warp a scheduler
@@ -41,7 +41,7 @@ inline int BlockWarps(int64_t units, int multiprocessors, int most) {
   return std::min(most, kSchedulers);
 }
 
-// All thread blocks of a launch run at once, as whoever waits for another needs.
+// All thread blocks of a launch are resident at once, since they wait for each other.
 template <class Steps, int kTiles, int kColumns>
 cudaError_t LaunchRanges(const GemmParams& p, const CudaContext& context) {
   using Shape = RangeShape<Steps, kTiles, kColumns>;
@@ -64,7 +64,7 @@ cudaError_t LaunchRanges(const GemmParams& p, const CudaContext& context) {
   plan.unit_stages = p.segment_blocks * (4 / Shape::kQuarters);
   plan.carries = reinterpret_cast<uint32_t*>(context.workspace);
   plan.sums = plan.carries + int64_t{warps} * Shape::kSums * 32;
-  // As many rows at a time as the workspace has room for.
+  // One launch covers as many rows as the workspace has room for.
   const int64_t units_a_group = int64_t{plan.column_groups} * p.segments;
   const int64_t words = context.workspace_bytes / 4 - int64_t{warps} * Shape::kSums * 32;
   const auto most =
@@ -88,7 +88,7 @@ cudaError_t LaunchRanges(const GemmParams& p, const CudaContext& context) {
   return cudaSuccess;
 }
 
-// Two tiles a warp where that leaves two warps or more to a scheduler, else one.
+// Two tiles a warp where that leaves at least two warps to a scheduler, else one.
 template <class Steps, int kColumns>
 cudaError_t LaunchExactRanges(const GemmParams& p, const CudaContext& context) {
   const int64_t units = int64_t{p.tiles} / 2 * p.segments * ((p.m + kColumns - 1) / kColumns);

@@ -1,17 +1,17 @@
-// Class exact for fp8 and bf16 (order.h), several rows: multiply-adds are the time, so every warp
-// must have as many of them as any other, and little else to do.
+// Class exact for fp8 and bf16 (order.h), several rows. Multiply-adds take most of the time, so all
+// warps must have equally many of them and little other work.
 //
-// A unit is a K segment of kTiles tiles of 16 weight rows times kColumns columns, one warp's: what
-// is made ready of one weight serves kColumns multiply-adds, of one activation 2 kTiles. Units in a
-// row are one long line of stages of the ring; it is cut into equal ranges, a warp each. Where a
-// cut goes through a unit, one warp does its first part before all else and leaves the
-// accumulators, and the next takes them up after all else: nobody waits, and no warp has more than
-// its share. A range is no shorter than a unit, so none has more than two parts.
+// A unit is a K segment of kTiles tiles of 16 weight rows by kColumns columns. One decoded weight
+// serves kColumns multiply-adds, one scaled activation 2 kTiles. All units together are one line of
+// stages of the ring, which is cut into equal ranges, one a warp. Where a cut goes through a unit,
+// one warp computes the unit's first part before its other work and stores the accumulators (the
+// carry); the next warp continues from them after its other work. So no warp waits long and none
+// has more than its share. A range is at least as long as a unit, so a unit has at most two parts.
 //
-// A warp needs no other: it copies weights and activations ahead to a ring of its own, and makes
-// F32 of the activations, scaled, once for all of its rows. Units are visited from the last of the
-// range to the first; of those whose sums meet, the one that should be visited last waits for the
-// words (workspace.cuh) of the others, which are there by then or about to be.
+// Each warp copies weights and activations into a ring of its own and converts the activations to
+// scaled F32 once for all of its rows. It visits its units from the last to the first. Of the
+// segments of one output, the one that is computed last adds up the others, which it reads from the
+// workspace (workspace.cuh).
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -29,15 +29,15 @@ namespace fulcrum::cuda {
 
 inline constexpr int kQuarterK = 2 * kStepK;
 
-// A stage of the ring is a part of a block; the fewer columns, the larger, since asking costs the
-// same for all.
+// A stage of the ring is a part of a block. With fewer columns it is larger, since the cost of
+// starting its copies does not depend on its size.
 template <class Steps, int kTiles, int kColumns>
 struct RangeShape {
   static constexpr int kQuarters = kColumns > 4 || !Steps::kScaled ? 2 : 4;  // of a stage
   static constexpr int kStages = kQuarters == 4 ? 2 : 3;
   static constexpr int kQuarterBytes = Steps::kBlockBytes / 4;
   static constexpr int kTileBytes = kQuarters * kQuarterBytes;
-  // Of a column: eight of them begin in eight banks.
+  // Bytes of a column; eight columns begin in eight different banks.
   static constexpr int kPitch = kQuarters * kQuarterK * 2 + 16;
   static constexpr int kStageBytes = kTiles * kTileBytes + kColumns * kPitch;
   static constexpr int kSteps = 2 * kQuarters;
@@ -46,9 +46,9 @@ struct RangeShape {
   static constexpr int kSums = 2 * kTiles * kColumns;  // accumulators of a thread
   static constexpr int kOutputs = kSums / 4;           // outputs of a thread
   static_assert(kSums % 4 == 0 && 4 % kQuarters == 0 && kItems % 32 == 0);
-  // Warps of a thread block, which has a multiprocessor for itself, at most: what registers allow,
-  // which code for sm_90 and later needs fewer of; and few columns leave so little to do that fewer
-  // warps, with longer ranges, are faster.
+  // The most warps of a thread block, which has a multiprocessor to itself. Registers limit it;
+  // code for sm_90 and later needs fewer of them. With few columns a warp has so little work that
+  // fewer warps with longer ranges are faster.
   static constexpr int Warps(bool from_sm_90) {
     if (!Steps::kScaled || kColumns > 8) return from_sm_90 ? 12 : 8;
     return kColumns > 4 && from_sm_90 ? 16 : kColumns > 2 ? 12 : 8;
@@ -62,17 +62,17 @@ inline constexpr bool kFromSm90 = true;
 #endif
 
 struct RangePlan {
-  int first_tile, tile_groups;  // of the launch's part of the rows; groups of kTiles tiles
+  int first_tile, tile_groups;  // first tile of this launch; groups of kTiles tiles
   int column_groups;
   int unit_stages, range_stages;  // unit_stages <= range_stages
   int ranges;
-  uint32_t* carries;  // [range][accumulator][thread]: what its last unit's first part came to
+  uint32_t* carries;  // [range][accumulator][thread]: of the first part of a cut unit
   uint32_t* sums;     // [tile group][column group][segment][output][thread]
 };
 
-// A thread's lane of the order, and its row of a tile's first eight. Not as a fragment has them: of
-// 16 bytes a lane what lanes i and i ^ 1 share takes two cycles of the multiprocessor, what lanes i
-// and i ^ 4 share four.
+// A thread's lane of the order, and its row among a tile's first eight. This differs from a
+// tensor-core fragment: a load of 16 bytes a lane takes two cycles of the multiprocessor where
+// lanes i and i ^ 1 read the same address, and four where lanes i and i ^ 4 do.
 inline constexpr int kOrderLaneStride = 2;
 __device__ __forceinline__ int OrderLane(int lane) { return lane / kOrderLaneStride % 4; }
 __device__ __forceinline__ int RowOf(int lane) { return lane / 8 * 2 + lane % 2; }
@@ -132,11 +132,11 @@ class ExactRangeGemm {
   }
 
  private:
-  __device__ __forceinline__ int End() const {  // of the range, a stage
+  __device__ __forceinline__ int End() const {  // end of the range, a stage
     return min((range + 1) * plan.range_stages,
                plan.tile_groups * p.segments * plan.column_groups * plan.unit_stages);
   }
-  // Where a unit is, and this range's part of it.
+  // The place of a unit, and this range's part of it.
   struct Unit {
     int tile_group, column_group, segment;
     int from, to;  // stages
@@ -146,7 +146,7 @@ class ExactRangeGemm {
       segment = rest % r.p.segments;
       tile_group = rest / r.p.segments;
       from = max(r.range * r.plan.range_stages - unit * r.plan.unit_stages, 0);
-      // Of all segments only the last can be shorter.
+      // Only the last segment can be shorter.
       to = min(min(r.End() - unit * r.plan.unit_stages, r.plan.unit_stages),
                (r.p.blocks - segment * r.p.segment_blocks) * (4 / Shape::kQuarters));
     }
@@ -155,7 +155,7 @@ class ExactRangeGemm {
     return plan.first_tile + at.tile_group * kTiles;
   }
 
-  // Aims the copies at the next unit that has a part here, if there is one.
+  // Sets the copies to the next unit that has a part in this range, if there is one.
   __device__ __forceinline__ void Aim() {
     while (--asking.unit >= first_unit) {
       const Unit at(*this, asking.unit);
@@ -172,7 +172,7 @@ class ExactRangeGemm {
     }
   }
 
-  // Asks for the next stage, if there is one.
+  // Starts the copies of the next stage, if there is one.
   __device__ __forceinline__ void Ask(int stage) {
     if (asking.unit >= first_unit) {
       const uint32_t to = ring + stage * Shape::kStageBytes;
@@ -184,8 +184,8 @@ class ExactRangeGemm {
                       asking.weights + i * Steps::kBlockBytes + part);
         }
       }
-      // Sixteen bytes of a column each; lane parts and constants apart, or every address of this
-      // would be kept in registers.
+      // Each copy is 16 bytes of a column. Parts that depend on the lane are separate from
+      // constants; otherwise the compiler keeps every address in a register.
       constexpr int kPieces = Shape::kQuarters * kQuarterK / 8, kAtOnce = 32 / kPieces;
       const uint32_t to_x =
           to + kTiles * Shape::kTileBytes + lane / kPieces * Shape::kPitch + lane % kPieces * 16;
@@ -209,7 +209,8 @@ class ExactRangeGemm {
     AsyncCommit();
   }
 
-  __device__ __forceinline__ float Scale(const Unit& at) const {  // of block `lane` of the segment
+  // The scale of block `lane` of the segment.
+  __device__ __forceinline__ float Scale(const Unit& at) const {
     if constexpr (!Steps::kScaled) return 1.0f;
     const int block = at.segment * p.segment_blocks + lane;
     const int row = Tile(at) * kTileRows / kScaleRows;
@@ -221,20 +222,20 @@ class ExactRangeGemm {
     const uint32_t at = from + lane / 4 % kColumns * Shape::kPitch +
                         lane / (4 * kColumns) * kStepK * 2 + lane % 4 * 4;
 #pragma unroll
-    for (int i = 0; i < Shape::kItems / 32; ++i) {  // eight columns, or fewer of several steps
+    for (int i = 0; i < Shape::kItems / 32; ++i) {  // eight columns, or fewer of more steps
       const uint32_t here = at + 8 * i % kColumns * Shape::kPitch + 8 * i / kColumns * kStepK * 2;
       SharedStore(to + i * 512,
                   Scaled<Steps::kScaled>(SharedLoad32(here), SharedLoad32(here + 16), scale));
     }
   }
 
-  // Where the stage's activations are as F32, scaled.
+  // Address of the stage's scaled F32 activations.
   __device__ __forceinline__ uint32_t Activations() const {
     return ring + Shape::kStages * Shape::kStageBytes;
   }
   __device__ __forceinline__ void Multiply(uint32_t stage, float (&sums)[Shape::kSums]) const {
     int lane = this->lane;
-    ForceInRegister(lane);  // or its places would be kept in registers
+    ForceInRegister(lane);  // otherwise addresses made from it are kept in registers
     const uint32_t weights = stage + (4 * RowOf(lane) + OrderLane(lane)) * 16;
     uint32_t xs = Activations() + OrderLane(lane) * 16;
     Steps next[kTiles];
@@ -252,7 +253,7 @@ class ExactRangeGemm {
         for (int i = 0; i < kTiles; ++i) pairs[i] = next[i].Step(step);
         if (step + 1 == Steps::kSteps)
           load(min(first + Steps::kSteps, Shape::kSteps - Steps::kSteps));
-        // Two columns at a time, the next two on their way.
+        // Two columns at a time, while the next two are loaded.
         constexpr int kAtOnce = kColumns < 2 ? kColumns : 2;
         float4 x[kAtOnce], now[kAtOnce];
         const auto load_x = [&](int first_column) {
@@ -286,16 +287,16 @@ class ExactRangeGemm {
     __syncwarp();
   }
 
-  // Of the segments of some outputs, the first of which is unit `first`, the one that should be
-  // done last: the nearest to the begin of its range, from the other end of which all warps set
-  // out. Who waits so for another cannot close a circle: the other, if it waits too, does so
-  // further from the begin.
+  // The segment that adds up the others, of the segments whose first one is unit `first`: the one
+  // nearest to the begin of its range, because all warps start at the other end. Waiting cannot
+  // form a circle: a warp that is waited for can itself wait only for a segment that is further
+  // from the begin.
   __device__ __forceinline__ int LastSegment(int first) const {
     int last = 0, nearest = INT_MAX;
     for (int segment = 0; segment < p.segments; ++segment) {
       const int begin = (first + segment * plan.column_groups) * plan.unit_stages;
       const int range_begin = begin / plan.range_stages * plan.range_stages;
-      // A unit that is cut is done where it ends, before all else from that end.
+      // A cut unit ends at the begin of the next range.
       const bool cut = range_begin + plan.range_stages < begin + plan.unit_stages;
       const int from_begin = cut ? 0 : begin - range_begin;
       if (from_begin <= nearest) {
@@ -306,12 +307,12 @@ class ExactRangeGemm {
     return last;
   }
 
-  // Of the four threads that hold a sum each keeps its share: output j of a thread is accumulator
-  // 4 j + its lane of the order. Who is last adds them all, in ascending order.
+  // Each of the four threads that hold a sum keeps its share: output j of a thread is accumulator 4
+  // j + its lane of the order. The last segment adds them all in ascending order.
   __device__ __forceinline__ void Finish(int unit, const float (&sums)[Shape::kSums]) const {
     int lane = this->lane;
     ForceInRegister(lane),
-        ForceInRegister(unit);  // or all of this end's addresses would be made ahead
+        ForceInRegister(unit);  // otherwise all addresses below are computed ahead
     const Unit at(*this, unit);
     float own[Shape::kOutputs];
 #pragma unroll
@@ -329,7 +330,7 @@ class ExactRangeGemm {
       return;
     }
     float sum[Shape::kOutputs] = {};
-    constexpr int kTogether = 3;  // segments asked for together
+    constexpr int kTogether = 3;  // segments loaded at a time
     for (int first = 0; first < p.segments; first += kTogether) {
       float others[kTogether][Shape::kOutputs];
       bool arrived = false;

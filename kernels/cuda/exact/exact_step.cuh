@@ -1,4 +1,4 @@
-// What the kernels of class exact share: a thread's part of one step, and the end of a segment.
+// The operations of class exact (order.h): a thread's part of one step, and the end of a segment.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -30,7 +30,7 @@ __device__ __forceinline__ float4 Scaled(uint32_t low_pair, uint32_t high_pair, 
           __fmul_rn(x.w, scale)};
 }
 
-// (a0 + a2) + (a1 + a3), in every one of the four threads, which are kStride lanes apart.
+// (a0 + a2) + (a1 + a3) in each of four threads that are kStride lanes apart.
 template <int kStride>
 __device__ __forceinline__ float AddLanes(float sum) {
   sum = __fadd_rn(sum, __shfl_xor_sync(~0u, sum, 2 * kStride));

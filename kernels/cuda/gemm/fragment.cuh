@@ -1,4 +1,5 @@
-// What one thread reads of a step of a tile (layout.h), as the operands of an mma or as F32.
+// A thread's part of a step of a tile (layout.h), as the operand of a tensor-core product or as
+// F32.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -10,8 +11,8 @@
 
 namespace fulcrum::cuda {
 
-// BF16 pairs of one step, as mma.m16n8k16 wants its A operand: pair[0] row g, pair[1] row g + 8 at
-// k 2 t and 2 t + 1; pair[2] and pair[3] the same rows at 2 t + 8 and 2 t + 9.
+// BF16 pairs of one step in the order of mma.m16n8k16's A operand: pair[0] row g, pair[1] row g + 8
+// at k 2 t and 2 t + 1; pair[2] and pair[3] the same rows at 2 t + 8 and 2 t + 9.
 struct StepPairs {
   uint32_t pair[4];
 };
@@ -34,8 +35,9 @@ __device__ __forceinline__ uint32_t RestoreNan(uint32_t pair) {
   return pair;
 }
 
-// A word of dealt codes: rows g and g + 8, two k each. The masks leave sign, exponent and mantissa
-// where BF16 has them, the exponent too small by 120; subnormal codes become BF16 subnormals.
+// Decodes a word of interleaved codes: rows g and g + 8, two k each. The masks leave sign, exponent
+// and mantissa where BF16 has them, with an exponent that is too small by 120. Subnormal codes
+// become BF16 subnormals.
 template <bool kNan>
 __device__ __forceinline__ void Undeal(uint32_t word, uint32_t& row_g, uint32_t& row_g8) {
   row_g = TimesTwoTo120(word & 0x87f087f0u);
@@ -50,10 +52,10 @@ __device__ __forceinline__ void Undeal(uint32_t word, uint32_t& row_g, uint32_t&
 __device__ __forceinline__ float Low(uint32_t pair) { return __uint_as_float(pair << 16); }
 __device__ __forceinline__ float High(uint32_t pair) { return __uint_as_float(pair & 0xffff0000u); }
 
-// Some steps of one tile, in registers: what an arm asks for at a time.
+// A few steps of one tile in registers: the unit in which arms load weights.
 //
-// Load, LoadShared: from step `first` on, a multiple of kSteps. thread: where this thread's first
-// 16 bytes of the block are in shared memory.
+// Load and LoadShared read from step `first` on, a multiple of kSteps. thread: the address of this
+// thread's first 16 bytes of the block in shared memory.
 template <bool kMayBeNan, int kStepsTogether>
 struct Fp8Steps {
   static constexpr int kBlockBytes = kFp8BlockBytes, kSteps = kStepsTogether;

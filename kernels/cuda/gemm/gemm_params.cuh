@@ -1,5 +1,5 @@
-// What the arms share: the arguments of a launch as a kernel sees them, activations in, results
-// out.
+// The arguments of a matrix product as kernels see them, and how kernels read activations and store
+// results.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -46,7 +46,7 @@ inline GemmParams MakeGemmParams(const ArmArgs& args) {
           .y_f32 = args.output_type == DType::kF32};
 }
 
-// Lets a kernel have that much dynamic shared memory, bytes.
+// Allows a kernel to use that many bytes of dynamic shared memory.
 template <class Kernel>
 cudaError_t AllowShared(Kernel kernel, size_t bytes) {
   return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
@@ -66,7 +66,8 @@ __device__ __forceinline__ uint2 LoadActivations(const uint16_t* row, int k) {
   return make_uint2(__ldg(at), __ldg(at + 4));
 }
 
-// The end of every result: + 0, NaN made canonical, one rounding. BF16 in the low half.
+// The last operations on every result: add 0, make NaN canonical, round once. BF16 is in the low
+// half.
 __device__ __forceinline__ uint32_t ResultBits(float sum, bool f32) {
   const float value = __fadd_rn(sum, 0.0f);
   const bool nan = value != value;
@@ -86,8 +87,8 @@ __device__ __forceinline__ void StoreResult(const GemmParams& p, int m, int64_t 
   StoreResult(p.y, p.y_f32, m * p.y_pitch + n, sum);
 }
 
-// Two results as BF16, in the low and the high half: one instruction where there is one, which
-// makes NaN canonical and rounds as above.
+// Two results as BF16, in the low and the high half. From sm_80 on one instruction makes NaN
+// canonical and rounds as above.
 __device__ __forceinline__ uint32_t ResultPair(float low, float high) {
 #if __CUDA_ARCH__ >= 800
   const float second = __fadd_rn(high, 0.0f);
@@ -96,7 +97,7 @@ __device__ __forceinline__ uint32_t ResultPair(float low, float high) {
   return ResultBits(low, false) | ResultBits(high, false) << 16;
 #endif
 }
-// Whether neighbours of a row, the first at an even n, may be stored together.
+// Whether two neighbours of a row, the first at an even n, may be stored as one word.
 __device__ __forceinline__ bool StoresPairs(const GemmParams& p) {
   return !p.y_f32 && p.y_pitch % 2 == 0 && reinterpret_cast<uintptr_t>(p.y) % 4 == 0;
 }
@@ -104,7 +105,8 @@ __device__ __forceinline__ void StorePair(const GemmParams& p, int m, int64_t n,
   *reinterpret_cast<uint32_t*>(static_cast<uint16_t*>(p.y) + m * p.y_pitch + n) = pair;
 }
 
-// Segment sums in shared memory, [segment][column][row], added in ascending order and stored.
+// Adds segment sums in shared memory, [segment][column][row], in ascending order and stores the
+// results.
 template <int kRows>
 __device__ __forceinline__ void AddSegmentsAndStore(const GemmParams& p, const float* sums,
                                                     int columns, int64_t first_row,

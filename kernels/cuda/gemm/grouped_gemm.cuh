@@ -1,4 +1,4 @@
-// A launch of class mma over one or several weights that share their activations.
+// Parameters of a launch over one or several weights that share their activations (a grouped GEMM).
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -22,15 +22,15 @@ struct GemmTarget {
   const float* scales;
   void* y;
   int64_t y_pitch, n;
-  int first_tile;  // of the launch's tiles: those of all targets in turn
+  int first_tile;  // among the tiles of all targets in turn
 };
 
-// Where a thread's results of a column tile of a tile go: weight rows 0 and 8 from `at` on, of
-// activation rows 0 and 1.
+// The destination of a thread's four results of a tile and column tile: weight rows 0 and 8 from
+// `at` on, for activation rows 0 and 1.
 struct ResultPlace {
   std::byte* at;
   int64_t pitch;      // bytes
-  int rows, columns;  // that there are from there on: some, none, or less than none
+  int rows, columns;  // that exist from `at` on; zero or negative when there are none
 
   __device__ __forceinline__ void Store(const float (&sum)[4], bool f32) const {
 #pragma unroll
@@ -39,7 +39,7 @@ struct ResultPlace {
       StoreResult(at + e % 2 * pitch, f32, e / 2 * 8, sum[e]);
     }
   }
-  // Worked out by now, not where it is used.
+  // Computes the place here, not where it is used.
   __device__ __forceinline__ void ForceInRegisters() {
     ForceInRegister(at), ForceInRegister(pitch), ForceInRegister(rows), ForceInRegister(columns);
   }
@@ -47,21 +47,21 @@ struct ResultPlace {
 
 struct GroupedGemmParams {
   int target_count;
-  int first_tile;  // of the part of the tiles that this launch works on
+  int first_tile;  // first tile of the part that this launch works on
   int blocks, segment_blocks, segments;
   int m;
   bool y_f32;
   uint4* workspace;
   GemmTarget targets[kMaxGemmTargets];
 
-  // Of a tile counted from the first of all targets.
+  // The target of a tile; tiles are counted over all targets.
   __device__ __forceinline__ const GemmTarget& TargetOf(int tile) const {
     int t = 0;
     while (t + 1 < target_count && tile >= targets[t + 1].first_tile) ++t;
     return targets[t];
   }
-  // A tile's codes from `block` on; the next block is kPanelTiles blocks further. tile: of the
-  // part.
+  // A tile's codes from `block` on; the next block is kPanelTiles blocks further. tile: counted
+  // from first_tile.
   __device__ __forceinline__ const std::byte* Codes(int tile, int block, int block_bytes) const {
     const GemmTarget& target = TargetOf(tile + first_tile);
     const int row_tile = tile + first_tile - target.first_tile;
@@ -83,14 +83,14 @@ struct GroupedGemmParams {
     return {static_cast<std::byte*>(target.y) + column * pitch + row * size, pitch,
             static_cast<int>(min(target.n - row, int64_t{kTileRows})), m - column};
   }
-  // The results of one column tile of a tile, as Mma leaves them.
+  // Stores the results of one tile and column tile, as Mma leaves them.
   __device__ __forceinline__ void Store(int tile, int column_tile, int lane,
                                         const float (&sum)[4]) const {
     PlaceOf(tile, column_tile, lane).Store(sum, y_f32);
   }
 };
 
-// A launch's weights: as many as kMaxGemmTargets at a time.
+// The targets of a launch: at most kMaxGemmTargets at a time.
 inline std::span<const GemmTarget> GemmTargetsOf(const ArmArgs& args,
                                                  std::span<const FusedWeight> fused,
                                                  std::array<GemmTarget, kMaxGemmTargets>& targets) {

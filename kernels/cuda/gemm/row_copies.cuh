@@ -1,5 +1,5 @@
-// Activations brought to shared memory by all threads, 16 bytes each: for few rows sooner there
-// than by tensor copies, which come one after the other.
+// Copies activations to shared memory, 16 bytes a thread. For few rows this is faster than tensor
+// copies, which complete one after the other.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -11,19 +11,18 @@
 
 namespace fulcrum::cuda {
 
-// What is copied: `m` rows of `blocks` blocks of K, a row `pitch` elements from the next.
+// `m` rows of `blocks` blocks of K; rows are `pitch` elements apart.
 struct RowCopies {
   const uint16_t* from;
   int64_t pitch;
   int m, blocks;
-  int row_parts;  // pairs of blocks of a row, of which by_row_parts divides
+  int row_parts;  // pairs of blocks of a row; by_row_parts divides by it
   const FastDivmod& by_row_parts;
 };
 
-// Asks for them, two blocks of a row a warp at a time, and ends a group of copies. `to`: halves of
-// a block, kHalfX bytes each, rows of 128 bytes in them, swizzled as tensor copies do it
-// (tensor_map.h). Of rows that there are not, nothing: what is in their place touches columns that
-// nobody stores.
+// Starts the copies, two blocks of a row per warp at a time, and closes a group of copies. `to`:
+// halves of a block, kHalfX bytes each, with rows of 128 bytes, swizzled as tensor copies do it
+// (tensor_map.h). Rows from `m` on are not written: they only affect columns that are not stored.
 template <int kHalfX>
 __device__ __forceinline__ void CopyRows(const RowCopies& rows, uint32_t to, int warp, int warps,
                                          int lane) {

@@ -1,5 +1,5 @@
-// What the kernels of prefill share: thread blocks of two warpgroups that multiply and one that
-// copies, in clusters, which stay and take tile after tile.
+// What the prefill kernels of sm_90a share: persistent clusters of thread blocks, each with two
+// warpgroups that multiply and one that copies.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -15,12 +15,12 @@ inline constexpr int kTileWarps = 8;  // that multiply
 inline constexpr int kTileThreads = kTileWarps * 32 + 128;
 
 struct TilePlan {
-  int column_tiles;  // of activations; neighbours of one launch read the same weights
-  int tiles;         // column tiles times what a cluster has of weights
+  int column_tiles;  // of activations; neighbouring tiles read the same weights
+  int tiles;         // column tiles times the groups of weight rows that clusters take
   int stages;        // of the ring
 };
 
-// A launch of `clusters` clusters of `size` thread blocks.
+// The grid of `clusters` clusters of `size` thread blocks.
 inline KernelGrid TileGrid(int clusters, int size, int shared_bytes) {
   return {.thread_blocks = dim3(static_cast<unsigned>(clusters * size)),
           .threads = kTileThreads,

@@ -1,7 +1,7 @@
-// How the K segments of a tile, summed by different thread blocks, become one result: whoever does
-// not finish a tile leaves its sums in the workspace; who does waits for the words themselves (all
-// of them differ from what a clean workspace holds), adds in ascending order, stores, and leaves
-// the words clean. So thread blocks that meet must run at once.
+// Split-K reduction through the workspace. Thread blocks sum the K segments of a tile separately.
+// Each block that does not own the tile stores its partial sums as words that differ from the empty
+// sentinel. The owner polls those words, adds the segments in ascending order, stores the result
+// and resets the words to the sentinel. So all thread blocks of a launch must be resident at once.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -13,10 +13,10 @@
 
 namespace fulcrum::cuda {
 
-inline constexpr int kPartialsTogether = 4;    // asked for together
+inline constexpr int kPartialsTogether = 4;    // loads in flight
 inline constexpr int kPartialBytes = 32 * 16;  // of one segment of a tile's column tile
 
-// A 16-byte word a thread. tile: of the launch's part.
+// Where a thread's 16 bytes of a partial sum are. tile: counted from the launch's first tile.
 template <int kTiles>
 __device__ __forceinline__ uint4* PartialAddress(const GroupedGemmParams& p, int tile, int segment,
                                                  int column_tile, int lane) {
@@ -31,8 +31,8 @@ __device__ __forceinline__ void StorePartial(const GroupedGemmParams& p, int til
                                 AvoidSentinel(sum[3])));
 }
 
-// Segments of a tile's column tile whose sums are in this thread block's shared memory, from `at`
-// on, `pitch` bytes apart: those from `first` to before `end`.
+// The segments [first, end) of a tile and column tile whose sums are in this thread block's shared
+// memory: from `at` on, `pitch` bytes apart.
 struct LocalPartials {
   int first, end;
   uint32_t at, pitch;
@@ -44,8 +44,9 @@ struct LocalPartials {
   }
 };
 
-// For a whole warp. What is not here another thread block left. All of this is run once or twice,
-// at the very end, when everybody waits for it: few instructions, and no special registers.
+// Called by a whole warp. Partial sums that are not local come from the workspace. This runs once
+// or twice at the end of the kernel, on its critical path, in cold code: so it has few instructions
+// and reads no special registers.
 template <int kTiles>
 __device__ __forceinline__ void ReduceTile(const GroupedGemmParams& p, int tile, int column_tile,
                                            int lane, const LocalPartials& here) {

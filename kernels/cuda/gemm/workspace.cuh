@@ -1,5 +1,5 @@
-// The workspace (launch.h) as thread blocks use it to hand each other sums: whoever waits for a
-// word waits until it is no longer what a clean workspace holds, takes it, and leaves it clean.
+// The protocol by which thread blocks exchange sums through the workspace (launch.h). An empty word
+// holds the sentinel. A reader polls a word until it differs from the sentinel, and then resets it.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -19,7 +19,7 @@ __device__ __forceinline__ bool AllArrived(const uint4& v) {
          v.w != kEmptySentinel;
 }
 
-// Word by word, for a warp: words `stride` apart from this thread's first on.
+// Stores words `stride` apart, from this thread's first word on.
 template <int kCount>
 __device__ __forceinline__ void StoreWords(uint32_t* to, int stride,
                                            const float (&values)[kCount]) {
@@ -28,7 +28,7 @@ __device__ __forceinline__ void StoreWords(uint32_t* to, int stride,
     GlobalStoreRelaxed(to + i * stride, AvoidSentinel(values[i]));
   }
 }
-// Asks for words; whether all had arrived.
+// Loads words; returns whether all of them were there.
 template <int kCount>
 __device__ __forceinline__ bool TryLoadWords(const uint32_t* from, int stride,
                                              float (&values)[kCount]) {

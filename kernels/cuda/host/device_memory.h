@@ -1,5 +1,5 @@
-// Memory of a CUDA device, and host memory its copy engines reach directly (pinned). Each buffer
-// knows its device, so it can be freed by any thread. Who may use a buffer when is the owner's.
+// Buffers of device memory and of pinned host memory, which copy engines reach directly. A buffer
+// knows its device, so any thread can free it. Its owner synchronises its use.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -11,14 +11,14 @@
 
 namespace fulcrum::cuda {
 
-// Makes `device` this thread's current one. What was current before is not put back: that would
-// open a context on device 0 for every thread that never used it. Hence every public method of the
-// backend begins with this call and none relies on the caller's device.
-// UNAVAILABLE for a device that was given up.
+// Makes `device` the current device of this thread and does not restore the one before: restoring
+// would open a context on device 0 in every thread. So every public method of the backend begins
+// with this call and none relies on the caller's device. UNAVAILABLE for a device that was given
+// up.
 absl::Status SetDevice(int device);
 
-// A device that stopped answering, for the rest of the process: nothing on it is freed any more,
-// since freeing waits for the device and would never return.
+// Marks a device that stopped answering, for the rest of the process. Its memory is not freed any
+// more: freeing waits for the device and would never return.
 void GiveUp(int device);
 bool GivenUp(int device);
 
@@ -38,8 +38,8 @@ class Buffer {
   }
   ~Buffer();
 
-  // Empty when bytes is 0. Pinned memory is filled with zeros, so its pages are there; device
-  // memory holds anything. RESOURCE_EXHAUSTED names the bytes and the device.
+  // Empty when bytes is 0. Pinned memory is filled with zeros, so that its pages are resident;
+  // device memory is uninitialised. RESOURCE_EXHAUSTED names the bytes and the device.
   static absl::StatusOr<Buffer> Make(int device, size_t bytes);
 
   std::byte* data() const { return data_; }
@@ -54,8 +54,8 @@ class Buffer {
 using DeviceBuffer = Buffer<MemoryKind::kDevice>;
 using PinnedBuffer = Buffer<MemoryKind::kPinned>;
 
-// Replaces a buffer that is smaller than `bytes`; what it held is lost. Its user must be done with
-// it: freeing waits for the whole device, so this is for first calls, not for warm ones.
+// Replaces a buffer that is smaller than `bytes`; its content is lost. The buffer must not be in
+// use. Freeing waits for the whole device, so this is for first calls, not for warm ones.
 template <MemoryKind kKind>
 absl::Status Grow(Buffer<kKind>& buffer, int device, size_t bytes) {
   if (buffer.size() >= bytes) return absl::OkStatus();

@@ -1,5 +1,5 @@
-// Asks the CUDA runtime which devices there are. The only file that needs to know that "no driver"
-// and "no device" are two different error codes of one ordinary situation.
+// Queries the CUDA runtime for devices. "No driver" and "no device" are two error codes for the
+// same ordinary result, an empty list.
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/cuda/host/device_query.h"
 
@@ -34,7 +34,7 @@ absl::StatusOr<std::vector<DeviceInfo>> QueryDevices() {
   int count = 0;
   const cudaError_t error = cudaGetDeviceCount(&count);
   if (error == cudaErrorNoDevice || error == cudaErrorInsufficientDriver) {
-    cudaGetLastError();  // the runtime keeps the code for the next caller otherwise
+    cudaGetLastError();  // otherwise the runtime returns the code to the next caller
     return std::vector<DeviceInfo>();
   }
   if (absl::Status s = ToStatus(error, "cudaGetDeviceCount"); !s.ok()) return s;

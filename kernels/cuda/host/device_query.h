@@ -1,5 +1,5 @@
-// The CUDA devices of this machine, as the plain values the rest of the node speaks of. Asking is
-// all it does: memory, streams and launches belong to the backend of a device.
+// The CUDA devices of this machine as plain values. Memory, streams and launches belong to the
+// backend of a device.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

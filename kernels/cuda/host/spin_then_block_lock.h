@@ -1,5 +1,5 @@
-// A lock for what is held for microseconds by threads that spin anyway: it spins before it sleeps,
-// since waking up takes longer than any turn does.
+// A scoped lock that spins before it blocks. For mutexes that are held for microseconds by threads
+// that spin anyway: waking a blocked thread takes longer than the mutex is held.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -15,7 +15,7 @@ class ABSL_SCOPED_LOCKABLE SpinThenBlockLock {
  public:
   explicit SpinThenBlockLock(absl::Mutex* mutex)
       ABSL_EXCLUSIVE_LOCK_FUNCTION(mutex) ABSL_NO_THREAD_SAFETY_ANALYSIS : mutex_(mutex) {
-    // Several turns of all slots.
+    // Longer than all slots together hold the mutex.
     constexpr auto kSpin = std::chrono::microseconds(100);
     const auto last = std::chrono::steady_clock::now() + kSpin;
     while (!mutex->TryLock()) {

@@ -1,4 +1,4 @@
-// Streams and events that free themselves. What is ordered with what is their users'.
+// Streams and events that free themselves.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -29,7 +29,7 @@ class Handle {
     if (raw_ == nullptr || GivenUp(device_)) return;
     cudaSetDevice(device_);
     kDestroy(raw_);
-    cudaGetLastError();  // of a lost device; the next caller must not be given it
+    cudaGetLastError();  // clears the error of a lost device for the next caller
   }
 
   Raw get() const { return raw_; }

@@ -1,5 +1,5 @@
-// Waiting for a device by spinning: a thread that sleeps wakes up later than a launch takes. No
-// wait is without end, and none asks the driver more often than it must.
+// Waits for a device by spinning: a thread that sleeps wakes up later than a launch takes. Every
+// wait has a limit, and none queries the driver more often than it must.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -12,23 +12,24 @@
 
 namespace fulcrum::cuda {
 
-// A device that owes an answer for so long has hung: the longest launches take well under a second.
+// After this time without an answer a device counts as hung. The longest launches take well under a
+// second.
 inline constexpr absl::Duration kHangLimit = absl::Seconds(10);
 
-// A breath of a thread that spins.
+// One pause of a spinning thread.
 void Pause();
 
-// Until `done` is true or fails. `look`, for faults that `done` cannot see, is called every
-// millisecond. DEADLINE_EXCEEDED after `limit`. After 2 ms, longer than any decode launch, the
-// thread sleeps 20 us between two asks.
+// Waits until `done` returns true or an error. Calls `look` every millisecond for faults that
+// `done` cannot see. DEADLINE_EXCEEDED after `limit`. After 2 ms, longer than any decode launch,
+// the thread sleeps 20 us between two calls of `done`.
 absl::Status Await(absl::FunctionRef<absl::StatusOr<bool>()> done,
                    absl::FunctionRef<absl::Status()> look, absl::Duration limit);
 
-// Whether what is in the stream, or was before the event, has ended; INTERNAL on a device fault.
+// Whether the work in the stream, or before the event, has ended; INTERNAL on a device fault.
 absl::StatusOr<bool> Ended(cudaStream_t stream);
 absl::StatusOr<bool> Ended(cudaEvent_t event);
 
-// Until the stream is empty.
+// Waits until the stream is empty.
 absl::Status AwaitEmpty(cudaStream_t stream, absl::Duration limit);
 
 }  // namespace fulcrum::cuda

@@ -1,21 +1,21 @@
-// Where a weight's elements are in device memory: the one geometry that pack.cu writes and every
-// CUDA arm reads. N is padded to 64 and K to 128 with zeros.
+// The layout of a weight in device memory, which pack.cu writes and every CUDA arm reads. N is
+// padded to 64 and K to 128 with zeros.
 //
 // A tile is 16 rows, a step 16 k, a block 8 steps. Within a step thread 4 g + t of a warp owns rows
-// g and g + 8 at k = 2 t, 2 t + 1 (pair 0) and 2 t + 8, 2 t + 9 (pair 1): what a thread of a
-// tensor-core fragment holds, and one lane of the exact order.
+// g and g + 8 at k = 2 t, 2 t + 1 (pair 0) and 2 t + 8, 2 t + 9 (pair 1). That is a thread's part
+// of a tensor-core fragment and one lane of the exact order.
 //
-// Four tiles are a panel, the rows of one warpgroup instruction, and a block of a panel lies
-// together: one bulk copy.
+// Four tiles are a panel, the rows of one warpgroup product. A block of a panel is contiguous, so
+// one bulk copy brings it.
 //
 // fp8: [panel][block][tile][quarter][thread][16 bytes]. A quarter is two steps; its 16 bytes are
 // four words: step 0 k pair 0, step 0 pair 1, step 1 pair 0, step 1 pair 1. The two 16-bit halves
 // of a word are the pair's two k, and a half holds the code of row g and of row g + 8 with their
-// bits dealt so that two masks give both as BF16 times 2^-120 (fp8_fragment.cuh). The F32 scales [N
-// / 128][K / 128] follow the codes.
+// bits interleaved so that two masks give both as BF16 times 2^-120 (gemm/fragment.cuh). The F32
+// scales [N / 128][K / 128] follow the codes.
 //
-// Where class w8a8 is wanted an fp8 weight is kept a second time, after the scales, as the file has
-// it: rows of whole blocks, for a kernel that reads both operands from shared memory.
+// For class w8a8 a second copy of an fp8 weight follows the scales, as the file has it: rows of
+// whole blocks, for a kernel that reads both operands from shared memory.
 //
 // bf16: [panel][block][tile][step][thread][16 bytes]: row g's two pairs, then row g + 8's.
 //
@@ -40,7 +40,7 @@ inline constexpr int kScaleRows = 128;       // rows that share their scales
 inline constexpr int kFp8BlockBytes = 2048;  // of one tile
 inline constexpr int kBf16BlockBytes = 4096;
 
-// Of q2_0 it says where tiles and the end are; within a tile Q2Layout does.
+// For q2_0 it gives the places of tiles; Q2Layout gives those within a tile.
 struct TileLayout {
   TileLayout() = default;
   explicit TileLayout(const WeightSpec& spec, bool with_rows = false)
@@ -62,7 +62,7 @@ struct TileLayout {
 
   int64_t tiles() const { return (n + kTileRows - 1) / kTileRows; }
   int64_t panel_block_bytes() const { return kPanelTiles * block_bytes; }
-  // Of q2_0 with the scales among them.
+  // For q2_0 this includes the scales.
   int64_t code_bytes() const {
     return q2.chunks > 0 ? tiles() * q2.TileBytes() : panels * blocks * panel_block_bytes();
   }

@@ -1,4 +1,4 @@
-// One thread writes the 16 bytes that one thread of an arm will read, or takes them apart again.
+// Each thread writes, or unpacks, the 16 bytes that one thread of an arm reads.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 
@@ -24,7 +24,7 @@ __device__ uint32_t Bf16(const PackJob& job, int64_t row, int64_t k) {
   return at[0] | static_cast<uint32_t>(at[1]) << 8;
 }
 
-// The codes of row g and row g + 8 in one 16-bit half: see fp8_fragment.cuh.
+// Interleaves the codes of row g and row g + 8 in one 16-bit half: see gemm/fragment.cuh.
 __device__ uint32_t Deal(uint32_t a, uint32_t b) {
   return (a >> 7) << 15 | (a & 0x7f) << 4 | (b >> 7) << 11 | (b & 0xf) | ((b >> 4) & 7) << 12;
 }
@@ -65,7 +65,7 @@ __global__ void PackBf16(PackJob job) {
   job.out[unit] = make_uint4(words[0], words[1], words[2], words[3]);
 }
 
-// One thread takes the 16 bytes of one thread of an arm apart.
+// Each thread unpacks the 16 bytes of one thread of an arm.
 __global__ void UnpackFp8(const uint4* codes, int64_t units, int64_t blocks, int64_t n,
                           uint8_t* rows) {
   const int64_t unit = blockIdx.x * int64_t{blockDim.x} + threadIdx.x;

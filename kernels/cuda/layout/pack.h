@@ -1,4 +1,4 @@
-// Rows of a weight file into the resident layout, on the device.
+// Packs rows of a weight file into the resident layout, on the device.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -20,12 +20,12 @@ cudaError_t PackTiles(const WeightSpec& spec, const std::byte* rows, int64_t fir
                       int64_t row_count, std::byte* codes, uint32_t* found_nan,
                       cudaStream_t stream);
 
-// q2_0: the same into tiles of q2_layout.h, at `resident` (device, zeros where nothing is packed,
+// q2_0: the same into tiles of q2_layout.h at `resident` (device memory, zeroed by the caller,
 // Q2Layout(spec) tiles). first_row: a multiple of 16.
 cudaError_t PackQ2Tiles(const WeightSpec& spec, const std::byte* rows, int64_t first_row,
                         int64_t row_count, std::byte* resident, cudaStream_t stream);
 
-// The way back: the codes of a packed fp8 weight as rows [N][blocks * 128] (device memory).
+// Unpacks the codes of a packed fp8 weight into rows [N][blocks * 128] (device memory).
 cudaError_t UnpackRows(const TileLayout& layout, const std::byte* codes, std::byte* rows,
                        cudaStream_t stream);
 

@@ -1,5 +1,5 @@
-// Rows of a q2_0 file into tiles (q2_layout.h): a thread makes the 16 bytes of one chunk of a pair
-// of rows, and the first of the chunks that share a scale its word.
+// Packs rows of a q2_0 file into tiles (q2_layout.h). A thread writes the 16 bytes of one chunk of
+// a pair of rows; the first of the chunks that share a scale writes the word of scales.
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/cuda/layout/pack.h"
 #include "kernels/cuda/layout/q2_layout.h"

@@ -1,10 +1,10 @@
-// Where a q2_0 weight's codes and scales are in device memory: the geometry that pack_q2.cu writes
-// and every q2_0 arm reads. N is padded to 16 with zeros.
+// The layout of a q2_0 weight's codes and scales in device memory, which pack_q2.cu writes and
+// every q2_0 arm reads. N is padded to 16 with zeros.
 //
-// A tile is 16 rows and lies together, in three parts: the codes of even chunks of 32 k, the
-// scales, the codes of odd chunks. Either half of the codes has the scales beside it, so that one
-// bulk copy brings what the virtual threads of an even or an odd number need (order.h: that number
-// is the chunk's modulo 128).
+// A tile is 16 rows, contiguous, in three parts: the codes of even chunks of 32 k, the scales, the
+// codes of odd chunks. Both halves of the codes are next to the scales. So one bulk copy brings all
+// that the even or the odd virtual threads need (order.h: a chunk belongs to the virtual thread of
+// its number modulo 128).
 //
 // Codes of a half: [8 pairs of rows][chunks, made odd][16 bytes]; scales: [8][scales, made odd][4
 // bytes]. Pair g is rows g and g + 8. The 16 bytes are the chunk's 32 codes of both rows: what a
@@ -15,9 +15,9 @@
 // row g in its low half, of row g + 8 in its high half.
 //
 // Odd counts put the words that a warp's eight pairs read of one chunk into different banks of
-// shared memory, and half a round of banks between the halves does it for eight lanes that own
-// neighbouring chunks. All that and the last tile's padding are 1.4 % of the file's bytes at
-// K = 2560.
+// shared memory. An offset of 64 bytes between the halves does the same for eight lanes that own
+// neighbouring chunks. This and the padding of the last tile are 1.4 % of the file's bytes at K =
+// 2560.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

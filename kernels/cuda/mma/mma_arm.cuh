@@ -1,4 +1,4 @@
-// How the mma arms choose among the instances of one kernel: none of it can change a bit.
+// How the mma arms select a kernel instance. The choice cannot change a bit of the result.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -25,7 +25,8 @@ cudaError_t RunMmaFp8(const ArmArgs& args) {
              : RunMma<Fp8Fragment<false>, kTiles, kMaxRows>(args);
 }
 
-// Any number of rows, kMaxDecodeRows at a time: run(args of a piece) is a kernel for so many.
+// Runs any number of rows, kMaxDecodeRows at a time: run(args of a piece) launches the kernel for
+// one piece.
 template <class Run>
 cudaError_t InPieces(const ArmArgs& args, const Run& run) {
   ArmArgs piece = args;

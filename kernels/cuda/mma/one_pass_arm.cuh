@@ -1,5 +1,5 @@
-// One pass over the weights for up to 32 rows: which kernel serves a launch. None of it can change
-// a bit.
+// Selects the kernel that serves a launch of up to 32 rows in one pass over the weights. The choice
+// cannot change a bit of the result.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -21,8 +21,8 @@ cudaError_t LaunchOnePass(const GemmParams& p, std::span<const GemmTarget> targe
   return LaunchStreamGemm<Quarter, kTiles>(p, targets, context, serves);
 }
 
-// One kernel for the weight and those fused with it. Where that cannot serve, `otherwise` runs each
-// alone.
+// One launch for the weight and those fused with it. Where no kernel serves them, `otherwise` runs
+// each alone.
 template <class Quarter>
 cudaError_t RunOnePass(const ArmArgs& args, cudaError_t (*otherwise)(const ArmArgs&)) {
   const GemmParams p = MakeGemmParams(args);

@@ -1,7 +1,7 @@
-// Class mma for fp8 and bf16 (order.h): weights are the 16-row operand of mma.m16n8k16, columns the
-// 8-wide one, so a pass over the weights serves 8 columns an instruction. A warp owns a K segment
-// of a few tiles; the warps of a thread block are the segments of one product. A fresh inner sum a
-// block of 128 K, folded with the block's scale.
+// Class mma for fp8 and bf16 (order.h): weights are the 16-row operand of mma.m16n8k16 and
+// activations the 8-column one, so one instruction serves 8 columns. One warp computes a K segment
+// of a few tiles; the warps of a thread block compute the segments of one product. Each block of
+// 128 K has an inner sum of its own, which is folded with the block's scale.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -30,7 +30,7 @@ __global__ void __launch_bounds__(kMmaMaxWarps * 32) Sm80GemmKernel(GemmParams p
   const std::byte* tile_codes[kTiles];
 #pragma unroll
   for (int i = 0; i < kTiles; ++i) {
-    // Past the last tile its neighbour is computed again and not stored.
+    // Beyond the last tile the last one is computed again and not stored.
     tile_codes[i] = TileCodes(p, min(first_tile + i, p.tiles - 1), Weights::kBlockBytes);
   }
   const uint16_t* x[kColumnTiles];  // of column g of each

@@ -1,12 +1,12 @@
-// Class mma for fp8 and bf16 (order.h) on sm_90 and later, at the speed of the read: one pass over
-// the weights for 1 to 32 columns, and over several weights that share their activations.
+// Class mma for fp8 and bf16 (order.h) on sm_90 and later, bound by the read of the weights: one
+// pass over one or several weights for 1 to 32 columns.
 //
-// A warp works on one unit (a K segment of a tile of 16 rows) at a time: its blocks come one after
-// the other through the warp's ring in shared memory, brought by the thread block's producer warps;
-// they are the A operand of mma.m16n8k16, the activations, which stay in shared memory, the B
-// operand. The fold is in registers. Units of tiles that other thread blocks finish come first, so
-// that their sums (split_k_reduce.cuh) are there long before they are needed; sums of own units
-// meet in shared memory.
+// A warp computes one unit (a K segment of a tile of 16 rows) at a time. Producer warps copy the
+// unit's blocks into the warp's ring in shared memory. A block is the A operand of mma.m16n8k16;
+// the activations, which stay in shared memory, are the B operand. The fold is in registers. Units
+// of tiles that other thread blocks finish come first, so that their partial sums
+// (split_k_reduce.cuh) arrive long before they are needed. Partial sums of own tiles stay in shared
+// memory.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -30,14 +30,14 @@
 
 namespace fulcrum::cuda {
 
-// Warps that compute, at most: looking for NaN codes takes registers, and so do 32 columns.
+// The most warps that compute. Looking for NaN codes takes registers, and so do 32 columns.
 template <class Quarter, int kTiles>
 inline constexpr int kStreamWarps = Quarter::kNan&& kTiles == 4 ? 17 : kStreamMaxWarps;
 
 template <class Quarter, int kTiles>
 struct Sm90StreamGemm {
   static constexpr int kBlockBytes = Quarter::kBlockBytes;
-  static constexpr int kTileX = 8 * 64 * 2;       // a column tile's half block of activations
+  static constexpr int kTileX = 8 * 64 * 2;       // half a block of activations of a column tile
   static constexpr int kHalfX = kTiles * kTileX;  // 64 K
   static constexpr int kBlockX = 2 * kHalfX;
 
@@ -56,14 +56,14 @@ struct Sm90StreamGemm {
         x(SharedAddress(shared)) {}
 
   static constexpr int kUnitPartialBytes = kTiles * kPartialBytes;  // bytes of a unit
-  // Where this thread's sums of an own unit and column tile are, in shared memory.
+  // Address of this thread's sums of an own unit and column tile.
   __device__ __forceinline__ uint32_t PartialsAt(int unit, int column_tile) const {
     return x + p.sums + (unit - units.own_first) * kUnitPartialBytes + column_tile * kPartialBytes +
            lane * 16;
   }
-  // A unit's tile (of the launch's part), first block and number of blocks.
+  // A unit's tile (counted from the launch's first), first block and number of blocks.
   __device__ __forceinline__ int TileOf(int unit) const { return p.by_rank_segments(unit); }
-  __device__ __forceinline__ int SegmentOf(int unit) const {  // of this rank's
+  __device__ __forceinline__ int SegmentOf(int unit) const {  // among this rank's
     return unit - TileOf(unit) * p.plan.rank_segments;
   }
   __device__ __forceinline__ int FirstBlock(int segment) const {
@@ -77,13 +77,14 @@ struct Sm90StreamGemm {
   __device__ __forceinline__ int OwnTiles() const {
     return TileOf(units.own_first + units.own_count) - FirstOwnTile();
   }
-  // Units of an own tile that are here: the first ones can be those of the group before.
+  // Units of an own tile in this thread block: the first ones can belong to the group before.
   __device__ __forceinline__ int OwnUnits(int tile) const {
     const int first = (FirstOwnTile() + tile) * p.plan.rank_segments;
     return first + p.plan.rank_segments - max(first, units.own_first);
   }
 
-  // Brings the weights of warps `first`, `first` + plan.producers, ..., a lane each.
+  // Producer warp: each lane copies the weights of one of the warps `first`, `first` +
+  // plan.producers, ...
   __device__ __forceinline__ void Produce(int first) {
     const int served = first + p.plan.producers * lane;
     const int stages = p.plan.stages;
@@ -109,8 +110,8 @@ struct Sm90StreamGemm {
       }
     };
     aim();
-    // The memory idles until these are asked for, so they wait for nobody: each barrier is made
-    // just before it is needed.
+    // The memory is idle until the first copies start. So they start before the thread block
+    // synchronises, and each barrier is initialised just before its copy.
     for (int i = 0; i < stages && served < p.plan.warps; ++i) {
       MbarrierInit(ring_full + 8 * i, 1);
       MbarrierInitFence();
@@ -158,14 +159,14 @@ struct Sm90StreamGemm {
     }
   }
 
-  __device__ __forceinline__ float Scale(int unit) const {  // of block `lane`
+  __device__ __forceinline__ float Scale(int unit) const {  // scale of block `lane`
     if constexpr (!Quarter::kScaled) return 1.0f;
     const int segment = SegmentOf(unit);
     return lane < Blocks(segment) ? __ldg(p.Scales(TileOf(unit), FirstBlock(segment)) + lane)
                                   : 0.0f;
   }
 
-  // All units of this warp, one after the other.
+  // Compute warp: all its units, one after the other.
   __device__ __forceinline__ void Compute() {
     const int stages = p.plan.stages;
     const uint32_t ring = x + p.rings + warp * stages * kBlockBytes + lane * 16;
@@ -175,13 +176,14 @@ struct Sm90StreamGemm {
       WaitOnDependentGrids();
       CopyActivations();
     }
-    // Where ldmatrix finds this lane's row of 8 elements: rows are 128 bytes, swizzled.
-    // Of a row's eight chunks of 16 bytes the odd steps' are the even ones' with bit 2 of their
-    // number the other way; activations begin at a multiple of 1024 bytes.
+    // Address of this lane's row of 8 elements for ldmatrix. Rows are 128 bytes, swizzled. The
+    // chunk of an odd step has the number of the even step's with bit 2 flipped. Activations begin
+    // at a multiple of 1024 bytes.
     const uint32_t row_x =
         x + lane % 8 * 128 + (static_cast<uint32_t>((lane / 8) ^ (lane % 8)) << 4);
     float next_scale = warp < units.count ? Scale(units[warp]) : 0.0f;
-    if (lane == 0) {  // barriers are made one after the other, so every warp makes some
+    if (lane == 0) {  // each warp initialises its own barriers, since one thread initialises them
+                      // one after the other
       for (int i = 0; i < stages; ++i) MbarrierInit(ring_empty + 8 * i, 1);
       MbarrierInitFence();
     }
@@ -257,12 +259,12 @@ struct Sm90StreamGemm {
     }
   }
 
-  // Adds up and stores own tiles, a column tile of one at a time. Where warps go round several
-  // times, whoever has nothing else to do takes the next one and waits for its last unit; else all
-  // units end at once, and so do their warps.
+  // Adds up and stores own tiles, one column tile at a time. Where warps compute several units, a
+  // warp that is free takes the next column tile and waits for its last unit. Otherwise all units
+  // end at about the same time, and warps take column tiles in a fixed order.
   __device__ __forceinline__ void Reduce() const {
     const bool in_turn = p.plan.finish_in_turn;
-    if (!in_turn) NamedBarrierSync(1, p.plan.warps * 32);  // the producers are gone
+    if (!in_turn) NamedBarrierSync(1, p.plan.warps * 32);  // producers have exited
     const int first_tile = FirstOwnTile(), items = OwnTiles() * kTiles;
     for (int item = warp;; item += p.plan.warps) {
       if (in_turn) {
@@ -272,7 +274,7 @@ struct Sm90StreamGemm {
       if (item >= items) return;
       if (in_turn) MbarrierWait(x + p.tile_full + 8 * (item / kTiles), 0);
       const int tile = first_tile + item / kTiles, column_tile = item % kTiles;
-      // A tile's first units can be those of the group before.
+      // A tile's first units can belong to the group before.
       const int unit = max(tile * p.plan.rank_segments, units.own_first);
       const int first = rank * p.plan.rank_segments;
       const LocalPartials here = {.first = first + unit - tile * p.plan.rank_segments,
@@ -311,14 +313,14 @@ __global__ void __launch_bounds__((kStreamWarps<Quarter, kTiles> + kStreamMostPr
 #endif
 }
 
-// m <= 8 kTiles. False in `serves`, and nothing launched, where this kernel cannot serve.
+// m <= 8 kTiles. Sets `serves` to false and launches nothing where this kernel cannot serve.
 template <class Quarter, int kTiles>
 cudaError_t LaunchStreamGemm(const GemmParams& p, std::span<const GemmTarget> targets,
                              const CudaContext& context, bool* serves) {
   StreamGemmArgs args;
   FillGroupedParams(p, targets, context, &args);
   const int tiles = TilesOf(targets);
-  // As many tiles at a time as the workspace holds sums of, and shared memory own sums.
+  // One launch covers as many tiles as the workspace and shared memory have room for sums.
   int at_once = static_cast<int>(std::min<int64_t>(
       tiles, context.workspace_bytes / (int64_t{p.segments} * kTiles * kPartialBytes)));
   const GemmDevice device = {context.sm_count, context.max_shared_bytes};

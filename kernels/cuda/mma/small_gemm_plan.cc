@@ -9,19 +9,21 @@ namespace {
 
 constexpr int Ceil(int a, int b) { return (a + b - 1) / b; }
 
-constexpr int kColumnTileBytes = 8 * 128 * 2;  // of one block's activations
-// A warp for a unit keeps a multiprocessor busy from so many units on.
+constexpr int kColumnTileBytes = 8 * 128 * 2;  // activations of one block
+// From this many units a multiprocessor on, streaming keeps it busy and is faster.
 constexpr int kUnitsEnough = 8;
-// Of a warp, at most: more is better streamed, and so is more than one that it cannot hold.
+// The most blocks of a warp, with registers for the next block and without. More are faster
+// streamed.
 constexpr int kHeldBlocks = 4, kBlocks = 1;
-// Thread blocks of a cluster.
+// The most thread blocks of a cluster.
 constexpr int kMostRanks = 4;
-// How many clusters run at once: a cluster lies within one group of multiprocessors, and groups
-// differ (of four thread blocks 30 find room on an H200, of 132 multiprocessors).
+// How many clusters are resident at once. A cluster lies within one group of multiprocessors, and
+// groups differ in size: of clusters of four, 30 are resident on the 132 multiprocessors of an
+// H200.
 int Clusters(int multiprocessors, int ranks) {
   return ranks > 2 ? multiprocessors / ranks - 3 : multiprocessors / ranks;
 }
-// What a multiprocessor takes in while sums of one of the others are waited for.
+// Bytes that a multiprocessor reads in the time of waiting for the sums of one other rank.
 constexpr int kReduceCost = 13 << 10;
 
 }  // namespace

@@ -1,4 +1,5 @@
-// How sm90_small_gemm.cuh deals a small product out. Nothing here can change a bit of the result.
+// How sm90_small_gemm.cuh divides a small product among thread blocks. The plan cannot change a bit
+// of the result.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -6,28 +7,28 @@
 
 namespace fulcrum::cuda {
 
-// `ranks` thread blocks, a cluster, share the tiles of a group, each with its own K segments. A
+// A cluster of `ranks` thread blocks shares the tiles of a group; each has K segments of its own. A
 // warp works on one block of 128 K of one tile at a time.
 struct SmallGemmPlan {
-  int ranks = 0;  // 0: not for a product of this size
+  int ranks = 0;  // 0: this kernel does not serve the product
   int rank_segments = 0;
   int groups = 0, group_tiles = 0;
-  int sums_here = 0;  // at most: column tiles of tiles whose segments one of them adds up
+  int sums_here = 0;  // the most (tile, column tile) pairs that one thread block adds up
   int warps = 0;
   int shared_bytes = 0;
 
   int thread_blocks() const { return ranks * groups; }
 };
 
-// By registers: a warp holds a block's weights twice and the sums of all columns.
+// Registers limit it: a warp holds the weights of two blocks and the sums of all columns.
 constexpr int SmallGemmMaxWarps(int column_tiles, int block_bytes) {
   return column_tiles * block_bytes > 8192 ? 16 : 20;
 }
 
-inline constexpr int kSumBytes = 32 * 16;  // of a column tile of a tile
+inline constexpr int kSumBytes = 32 * 16;  // sums of a tile and column tile
 
-// From so many bytes of a block's weights times column tiles on a warp has no registers to hold its
-// next block, nor what it works out ahead.
+// From this product of a block's bytes and column tiles on, a warp has no registers to hold its
+// next block and the addresses that it computes ahead.
 inline constexpr int kSmallGemmNotHeld = 8192;
 
 SmallGemmPlan PlanSmallGemm(const GemmShape& shape, const GemmDevice& device);

@@ -9,22 +9,22 @@ namespace {
 
 constexpr int Ceil(int a, int b) { return (a + b - 1) / b; }
 
-// Bytes a multiprocessor should have asked for: fewer and the memory idles, more and what is needed
-// next waits behind what is needed later (measured on an H200, RESULTS.md).
+// Bytes of copies in flight a multiprocessor. With fewer the memory idles; with more the data that
+// is needed next waits behind data that is needed later (measured on an H200).
 constexpr int kBytesAhead = 76 << 10;
 constexpr int kLeastStages = 2, kMostStages = 4;
-// Producers look for free stages all the time, which others feel: no more than ask in time.
+// Polling producers slow the computing warps down, so there are only as many as copy in time.
 constexpr int kTwoProducersServe = 12;
-constexpr int kColumnTileBytes = 8 * 128 * 2;  // of one block's activations
-constexpr int kSumBytes = 32 * 16;             // of one unit and column tile
+constexpr int kColumnTileBytes = 8 * 128 * 2;  // activations of one block
+constexpr int kSumBytes = 32 * 16;             // sums of one unit and column tile
 
-// The plan with that many ranks and warps that go round `rounds` times; its shared_bytes may be too
-// large.
+// The plan with that many ranks whose warps compute `rounds` units each; its shared_bytes may be
+// too large.
 StreamGemmPlan PlanRounds(const GemmShape& shape, const GemmDevice& device, int ranks, int rounds) {
   StreamGemmPlan plan = {.ranks = ranks, .rank_segments = shape.segments / ranks};
   const int units = shape.tiles * plan.rank_segments;
   const int most = Ceil(units, device.multiprocessors / ranks);
-  // No more groups than bring the largest share down.
+  // No more groups than reduce the largest share.
   plan.groups = Ceil(units, most);
   plan.group_units = units / plan.groups;
   plan.longer_groups = units % plan.groups;
@@ -33,7 +33,7 @@ StreamGemmPlan PlanRounds(const GemmShape& shape, const GemmDevice& device, int 
   plan.stages =
       std::clamp(kBytesAhead / (plan.warps * shape.block_bytes), kLeastStages, kMostStages);
   plan.finish_in_turn = most > plan.warps;
-  // An own tile lacks at most the units that the group before has.
+  // An own tile lacks at most the units of the group before.
   plan.own_tiles = Ceil(Ceil(most, plan.rank_segments) + 1, ranks);
   plan.own_units = std::min(most, Ceil(Ceil(most, plan.rank_segments), ranks) * plan.rank_segments);
   plan.shared_bytes =
@@ -47,8 +47,8 @@ StreamGemmPlan PlanRounds(const GemmShape& shape, const GemmDevice& device, int 
 }  // namespace
 
 StreamGemmPlan PlanStreamGemm(const GemmShape& shape, const GemmDevice& device) {
-  // As many warps as there are, or else a round more, or else as many rounds as it takes; and as
-  // few ranks as fit, since what one thread block adds up alone needs no meeting.
+  // First as many warps as possible, then more rounds of fewer warps. As few ranks as fit, since
+  // sums of one thread block need no exchange through the workspace.
   for (int more_rounds = 0; more_rounds <= shape.most_warps; ++more_rounds) {
     for (int ranks = 1; ranks <= std::min(shape.segments, device.multiprocessors); ++ranks) {
       if (shape.segments % ranks != 0) continue;

@@ -1,5 +1,5 @@
-// How sm90_stream_gemm.cuh deals a product out to thread blocks and warps. Nothing here can change
-// a bit of the result: only who computes what, and where sums meet.
+// How sm90_stream_gemm.cuh divides a product among thread blocks and warps. The plan decides which
+// warp computes what and where sums are added; it cannot change a bit of the result.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -8,8 +8,8 @@ namespace fulcrum::cuda {
 inline constexpr int kStreamMostProducers = 3;
 inline constexpr int kStreamMaxWarps = 21;  // with the producers 24: 80 registers a thread
 
-// What there is to do: `tiles` of 16 rows, each of `segments` K segments (order.h) of
-// `segment_blocks` blocks of 128 K.
+// A product: `tiles` tiles of 16 rows, each of `segments` K segments (order.h) of `segment_blocks`
+// blocks of 128 K.
 struct GemmShape {
   int tiles = 0;
   int segment_blocks = 0, segments = 0;
@@ -22,20 +22,21 @@ struct GemmDevice {
   int max_shared_bytes = 0;  // of one thread block
 };
 
-// A unit is one segment of one tile. `ranks` thread blocks share the tiles of a group: each holds
-// the activations of its own `rank_segments` segments and works on the units of those. All thread
-// blocks run at once, one a multiprocessor.
+// A unit is one segment of one tile. `ranks` thread blocks share the tiles of a group. Each holds
+// the activations of its own `rank_segments` segments and computes the units of those. All thread
+// blocks are resident at once, one a multiprocessor.
 struct StreamGemmPlan {
-  int ranks = 0;  // 0: the product does not fit this way
+  int ranks = 0;  // 0: this kernel does not serve the product
   int rank_segments = 0;
   int groups = 0;
-  int group_units = 0, longer_groups = 0;  // units of a thread block; so many groups have one more
-  int warps = 0;                           // that compute
-  int producers = 0;                       // warps that bring the weights
-  int stages = 0;                          // blocks a warp has asked for
-  int own_units = 0;                       // at most: units whose sums meet in the thread block
-  int own_tiles = 0;                       // at most: tiles that it finishes
-  bool finish_in_turn = false;             // tiles one by one, as their units end
+  int group_units = 0;          // units of a thread block
+  int longer_groups = 0;        // that many groups have one unit more
+  int warps = 0;                // that compute
+  int producers = 0;            // warps warps that copy weights
+  int stages = 0;               // blocks of a warp's ring
+  int own_units = 0;            // the most units that are added up in one thread block
+  int own_tiles = 0;            // the most tiles that one thread block finishes
+  bool finish_in_turn = false;  // finish tiles one by one, as their units end
   int shared_bytes = 0;
 
   int thread_blocks() const { return ranks * groups; }

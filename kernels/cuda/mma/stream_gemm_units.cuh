@@ -1,4 +1,4 @@
-// What a launch of sm90_stream_gemm.cuh is told, and which units are a thread block's.
+// Arguments of a launch of sm90_stream_gemm.cuh, and the units of a thread block.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -10,17 +10,17 @@
 
 namespace fulcrum::cuda {
 
-// What every warp needs at once lies together and first: parameters are read through a cache that
-// is empty at the start.
+// All warps need these first, so they lie together at the front: parameters are read through a
+// cache that is cold at the start.
 struct StreamGemmNumbers {
   StreamGemmPlan plan;
   FastDivmod by_ranks = FastDivmod(1), by_rank_segments = FastDivmod(1);
-  // Where things are in shared memory, bytes; activations come first.
+  // Offsets in shared memory, bytes; activations come first.
   int rings = 0, sums = 0, full = 0, empty = 0, x_full = 0, tile_full = 0, taken = 0;
-  // Whether the activations come by 16 bytes a thread. Tensor copies go before the weights or
-  // behind them, these beside them, but they are slower: for few rows.
+  // Whether threads copy the activations, 16 bytes each. Tensor copies wait in one queue with the
+  // weights; these copies do not, but they are slower, so they are for few rows.
   bool copies = false;
-  int row_blocks = 0, row_parts = 0;  // blocks of a row that are here, and pairs of them
+  int row_blocks = 0, row_parts = 0;  // blocks of a row in this thread block, and pairs of them
   FastDivmod by_row_parts = FastDivmod(1);
   const uint16_t* activations = nullptr;
   int64_t activation_pitch = 0;  // elements
@@ -29,16 +29,18 @@ inline constexpr int kCopiedRows = 2;  // measured on an H200: a gain at 1, a lo
 
 struct StreamGemmArgs : StreamGemmNumbers, GroupedGemmParams {};
 
-// The units of one thread block, counted in the order they are worked on: others' first.
+// The units of one thread block in the order in which it computes them: first those of tiles that
+// other blocks finish.
 struct StreamGemmUnits {
   int first, count;          // units of this rank, tile by tile
-  int own_first, own_count;  // those of tiles that are finished here
+  int own_first, own_count;  // units of tiles that this block finishes
 
   __device__ __forceinline__ StreamGemmUnits(const StreamGemmArgs& p, int group, int rank) {
     const StreamGemmPlan& plan = p.plan;
     first = group * plan.group_units + min(group, plan.longer_groups);
     count = plan.group_units + (group < plan.longer_groups ? 1 : 0);
-    // A tile is its group's that has its last unit; a group's tiles are dealt out to the ranks.
+    // A tile belongs to the group that has its last unit. A group's tiles are divided among its
+    // ranks.
     const int tile = p.by_rank_segments(first);
     const int tiles = p.by_rank_segments(first + count) - tile;
     const int end = tile + p.by_ranks(tiles * (rank + 1));

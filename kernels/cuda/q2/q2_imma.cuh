@@ -1,5 +1,5 @@
-// One chunk of a tile of 16 rows times 8 columns by an integer tensor-core step, and where its
-// operands are. Thread 4 g + t has rows g and g + 8 of columns 2 t and 2 t + 1.
+// Operands of one integer tensor-core step: a chunk of a tile of 16 rows by 8 columns. Thread 4 g +
+// t has rows g and g + 8 of columns 2 t and 2 t + 1.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -12,8 +12,8 @@
 
 namespace fulcrum::cuda {
 
-// Where a thread reads quantised activations as QuantiseForTensorCores lays them out, in shared or
-// in device memory; `at` bytes further than where it was made for.
+// Addresses at which a thread reads quantised activations, in the layout of QuantiseForTensorCores,
+// in shared or in device memory. `at`: bytes beyond the place that the object was made for.
 template <bool kShared>
 struct Q8Fragments {
   uint32_t words, constants;

@@ -1,5 +1,5 @@
-// What one launch of q2_imma_kernel.cuh is told: one or several weights of one K, their
-// activations, and the plan.
+// Arguments of a launch of q2_imma_kernel.cuh: one or several weights of one K, their activations,
+// and the plan.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -32,9 +32,8 @@ struct Q2ImmaArgs {
   int m;
   bool y_f32;
   Q2ImmaPlan plan;
-  // Where in a stage a step's tiles are. Told one by one, addresses are sums with a number that a
-  // warp has once; of what it knows to be multiples the compiler makes a chain of additions a
-  // chunk.
+  // Offsets of a step's tiles in a stage, listed one by one so that an address is one addition.
+  // From multiples the compiler would make a chain of additions for every chunk.
   int tile_at[kQ2MostStepTiles];
   FastDivmod by_m = FastDivmod(1), by_column_groups = FastDivmod(1);
 

@@ -1,5 +1,5 @@
-// The butterfly of q2_imma_kernel.cuh: what its warps leave is added up, traded between the two
-// thread blocks of a cluster, and stored.
+// The butterfly of q2_imma_kernel.cuh: adds up the sums of its warps, exchanges halves between the
+// two thread blocks of a cluster, and stores results.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -19,8 +19,8 @@ template <int kWarps, int kStepTiles, int kColumnTiles, int kSpread>
 struct Q2ImmaFinish {
   static constexpr int kElements = 4 / kSpread;
   // A fragment: a tile times a column tile, of which each lane has kElements outputs, the first
-  // half of them of row lane / 4, the others of row lane / 4 + 8. Of a pair of thread blocks one
-  // ends the former, one the latter.
+  // half of them of row lane / 4, the others of row lane / 4 + 8. One of the two thread blocks
+  // finishes the former, the other the latter.
   static constexpr int kStepFragments = kStepTiles * kColumnTiles;
   static constexpr int kWarpFloats = kStepFragments * 32 * kElements;
   static constexpr int kEnded = kElements / 2;
@@ -80,7 +80,7 @@ struct Q2ImmaFinish {
     for (int w = 0; w < 4; ++w) four[w] = Added(eight[w], eight[w + 4]);
     return Added(Added(four[0], four[2]), Added(four[1], four[3]));
   }
-  // Those of one of the two rows.
+  // The elements of one of the two rows.
   __device__ __forceinline__ static void Take(const Elements& all, bool second,
                                               float (&some)[kEnded]) {
     if constexpr (kElements == 4) {
@@ -91,11 +91,12 @@ struct Q2ImmaFinish {
     }
   }
 
-  // Where results of one of a fragment's two rows go: of the block's tiles number `tile`.
+  // The destination of results of one of a fragment's two rows; `tile` counts the thread block's
+  // tiles.
   struct Place {
     void* y;
     int64_t pitch, at;
-    int columns;  // that there are
+    int columns;  // that exist
   };
   __device__ __forceinline__ Place PlaceOf(int tile, int column_tile, int second) const {
     const Q2Target& target = p.TargetOf(first_tile + tile);
@@ -104,7 +105,7 @@ struct Q2ImmaFinish {
     const int column = first_column + (column_tile * kQ8ColumnTile + lane % 4 * 2) / kSpread;
     return {target.y, target.y_pitch, column * target.y_pitch + n, n < target.n ? p.m - column : 0};
   }
-  // The butterfly's last step was taken.
+  // Stores results of the butterfly's last step.
   __device__ __forceinline__ void Store(const Place& place, const float (&sums)[kEnded]) const {
 #pragma unroll
     for (int e = 0; e < kEnded; ++e) {
@@ -124,9 +125,9 @@ struct Q2ImmaFinish {
     }
   }
 
-  // A finishing warp has every kQ2FinishWarps-th fragment of a step. What one block sends the other
-  // are the halves of one row of each, and word that they are all: which says, too, that the warp
-  // there has read what it was sent two steps before.
+  // A finishing warp has every kQ2FinishWarps-th fragment of a step. It sends the other thread
+  // block the halves of one row of each fragment and then arrives at the barrier there. The arrival
+  // also says that this warp has read what it received two steps before.
   __device__ __forceinline__ void All(int own) const {
     const int other = parity ^ 1;
     constexpr int kSlotBytes = kStepFragments * kSentBytes;
@@ -142,8 +143,8 @@ struct Q2ImmaFinish {
       const uint32_t slot = step % 2 * kSlotBytes, barrier = step % 2 * 8;
       const float* const buffer = sums + at.stage * kWarps * kWarpFloats;
       MbarrierWait(left + 8 * at.stage, at.parity);
-      // All at once: each waits long for shared memory. Of fragments that are not there whatever
-      // the buffer has.
+      // All rounds at once, since each waits long for shared memory. For fragments that do not
+      // exist this reads unused data.
       float kept[kFinishRounds][kEnded], away[kFinishRounds][kEnded];
 #pragma unroll
       for (int round = 0; round < kFinishRounds; ++round) {

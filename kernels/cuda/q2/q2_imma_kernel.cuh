@@ -1,15 +1,14 @@
-// Class exact for q2_0 (order.h) on integer tensor cores, one pass over the weights, at the speed
-// of the read.
+// Class exact for q2_0 (order.h) on integer tensor cores, in one pass over the weights.
 //
-// Two thread blocks, a cluster, work through tiles of 16 rows that come one after the other into
-// rings in shared memory: one has the even chunks, codes and x, the other the odd ones. The order's
-// butterfly crosses from even to odd lanes in its last step only, so each block comes to half of a
-// result by itself. Warps of a block multiply (q2_imma_multiply.cuh) and leave their lanes' sums in
-// shared memory; finishing warps take the butterfly's steps, send half of the halves to the other
-// block and end the results of the others. Nobody waits for all.
+// A cluster of two thread blocks processes tiles of 16 rows, which arrive one after the other in
+// rings in shared memory. One block has the even chunks of codes and x, the other the odd ones. The
+// order's butterfly crosses from even to odd lanes in its last step only, so each block computes
+// half of every result alone. Multiplying warps (q2_imma_multiply.cuh) store the sums of their
+// lanes in shared memory. Finishing warps do the butterfly's steps, send half of the results to the
+// other block and complete the other half. There is no barrier of all warps.
 //
-// Where there are no clusters a thread block has whole tiles and multiplies by even chunks, then by
-// odd ones, and all its threads take the butterfly's steps.
+// Before sm_90 there are no clusters. Then a thread block has whole tiles and multiplies the even
+// chunks, then the odd ones, and all its threads do the butterfly's steps.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -25,7 +24,7 @@
 
 namespace fulcrum::cuda {
 
-// Where there are bulk copies one more warp asks for them, and some finish.
+// With bulk copies there are one copying warp and kQ2FinishWarps finishing warps more.
 constexpr int Q2ImmaThreads(int warps, bool bulk_copies) {
   return (warps + (bulk_copies ? 1 + kQ2FinishWarps : 0)) * 32;
 }
@@ -45,7 +44,8 @@ struct Q2ImmaProduct {
   using Finish = Q2ImmaFinish<kWarps, kStepTiles, kColumnTiles, kSpread>;
   static constexpr int kStepFragments = Finish::kStepFragments;
   static constexpr int kWarpFloats = Finish::kWarpFloats;
-  // Where each warp brings or makes the x it multiplies by, else bulk copies do.
+  // Whether each warp copies or quantises the x that it multiplies by; otherwise bulk copies bring
+  // x.
   static constexpr bool kOwnX = Q2OwnX(kColumnTiles, kXShared);
   static constexpr bool kBulkX = kXShared && !kOwnX;
 
@@ -53,7 +53,7 @@ struct Q2ImmaProduct {
   const int lane, warp, parity, first_column, first_tile, tile_count;
   std::byte* const shared;  // stages; then x, sums, what is received, barriers
   float* const sums;
-  const uint32_t full, empty, x_full, left, taken, sent;  // barriers, after what sums start from
+  const uint32_t full, empty, x_full, left, taken, sent;  // barriers, after the start values
 
   __device__ __forceinline__ Q2ImmaProduct(const Q2ImmaArgs& args, std::byte* memory, int group,
                                            int column_group, int parity_)
@@ -77,16 +77,16 @@ struct Q2ImmaProduct {
     const Q2Target& target = p.TargetOf(first_tile + i);
     return target.tiles + int64_t{first_tile + i - target.first_tile} * p.tile_bytes;
   }
-  // Where a step's tiles lie.
+  // Address of a step's tiles.
   __device__ __forceinline__ uint32_t Stage(int i) const {
     return SharedAddress(shared) + i * kStepTiles * p.plan.tile_bytes;
   }
-  // The thread block's columns of x, of a parity's chunks, in device memory.
+  // The thread block's columns of x in device memory, chunks of one parity.
   __device__ __forceinline__ const std::byte* DeviceX(int of) const {
     return p.x + first_column / kQ8ColumnTile * Q8FragmentTileBytes(p.layout.chunks) +
            of * p.layout.half_chunks * Multiply::kXChunkBytes;
   }
-  // shared_of: which parity's of those in shared memory.
+  // shared_of: which parity's part of shared memory.
   __device__ __forceinline__ X XOf(int of, int shared_of) const {
     const uint32_t at = SharedAddress(shared) + p.plan.x_at +
                         shared_of * p.layout.half_chunks * Multiply::kXChunkBytes;
@@ -118,15 +118,16 @@ struct Q2ImmaProduct {
     for (int i = 0; i < 2 * kQ2FinishWarps; ++i) MbarrierInit(sent + 8 * i, 2);
     MbarrierInitFence();
   }
-  // The barriers are there. Only who writes to the other block's memory need wait until that is.
+  // Barriers are initialised. Only warps that write to the other block's memory wait for that
+  // block.
   __device__ __forceinline__ static void Start() {
     __syncthreads();
     ClusterArriveRelaxed();
   }
 
-  // A thread of its own brings the weights by bulk copies. What there is room for is asked for
-  // before anything else; but x, which everybody waits for, where it comes this way before all but
-  // the first.
+  // Copying warp: one thread starts the bulk copies of the weights, as many as there is room for
+  // before anything else. Where x arrives by bulk copies too, its copies follow the first step's
+  // weights, since all warps wait for x.
   __device__ __forceinline__ void Produce() const {
     const uint64_t policy = EvictFirstPolicy();
     const int from = p.layout.HalfAt(parity), bytes = p.layout.HalfBytes(parity);
@@ -153,7 +154,8 @@ struct Q2ImmaProduct {
       constexpr int kPieceBytes = kWarps * Multiply::kXChunkBytes, kOfTurn = kQ2Lanes / kWarps;
       const std::byte* const x = DeviceX(parity);
       const uint32_t to = SharedAddress(shared) + p.plan.x_at;
-      // A lane an order, since one thread alone needs 120 ns a copy; as the warps use them.
+      // Each lane starts one copy, since a single thread needs 120 ns a copy. In the order in which
+      // warps use them.
       if (const int order = lane; order < 4 * kOfTurn) {
         int piece = order % 4 * kOfTurn + order / 4;
 #pragma unroll 1
@@ -175,8 +177,8 @@ struct Q2ImmaProduct {
     }
   }
 
-  // kTiles: as many as a step has, or its only one. Where there are fewer than kTiles, products of
-  // what was in shared memory before are made and left.
+  // kTiles: the tiles of a full step, or 1. Where fewer tiles are left, products of stale data are
+  // computed and not stored.
   template <int kTiles>
   __device__ __forceinline__ void Step(const Multiply& multiply, const X& x, bool x_arrives,
                                        PipelineState& at, PipelineState& sums_at) const {
@@ -234,11 +236,11 @@ struct Q2ImmaProduct {
     for (; done + (kStepTiles > 1) < tile_count; done += kStepTiles) {
       Step<kStepTiles>(multiply, x, kBulkX && done == 0, at, sums_at);
     }
-    // Of a last tile alone no more is made.
+    // A single last tile runs as a step of one.
     if (done < tile_count) Step<1>(multiply, x, kBulkX && done == 0, at, sums_at);
   }
 
-  // Without bulk copies all threads bring the tiles of a step, in 16-byte loads.
+  // Without bulk copies all threads copy the tiles of a step, 16 bytes a load.
   __device__ __forceinline__ void Bring(std::byte* to, const std::byte* from, int bytes) const {
     for (int at = static_cast<int>(threadIdx.x) * 16; at < bytes; at += kWarps * 32 * 16) {
       *reinterpret_cast<uint4*>(to + at) = __ldg(reinterpret_cast<const uint4*>(from + at));

@@ -1,4 +1,4 @@
-// A warp's share of the products of q2_imma_kernel.cuh: lanes of the order, of one parity, times a
+// A warp's part of the products of q2_imma_kernel.cuh: lanes of the order, of one parity, times a
 // step's tiles.
 //
 // The chunks of a parity are numbered 0, 1, 2, ...; of them lane u of the parity's sixteen owns u,
@@ -26,14 +26,14 @@ namespace fulcrum::cuda {
 inline constexpr int kQ2HalfThreads = kQ2Threads / 2;  // virtual
 inline constexpr int kQ2TurnBytes = kQ2Lanes * kQ2ChunkBytes;
 
-// kSpread 2: row r of x is column 2 r of the only column tile, and the odd columns are nobody's: up
-// to four rows need half of the float work, since a thread has an even and an odd column.
+// kSpread 2: row r of x is column 2 r of the only column tile, and odd columns are unused. Up to
+// four rows then need half of the float work, since a thread has an even and an odd column.
 //
 // kFine: rows g + 8 at four times the codes, with offsets of their own (Spread): fewer instructions
 // where a step has more tiles than column tiles.
 template <int kWarps, int kColumnTiles, int kSpread, bool kXShared, bool kFine>
 struct Q2ImmaMultiply {
-  static constexpr int kElements = 4 / kSpread;  // that a thread has of a tile's column tile
+  static constexpr int kElements = 4 / kSpread;  // elements of a thread, of a tile and column tile
   static constexpr int kUpperStart = kFine ? kFineRounderBits : kRounderBits;
   static constexpr int kXChunkBytes = kColumnTiles * kQ8FragmentBytes;
   template <int kTiles>
@@ -42,12 +42,11 @@ struct Q2ImmaMultiply {
 
   const Q2ImmaArgs& p;
   const int warp;
-  // Where in a stage the thread finds its words of the parity's first chunk, and the first scales.
+  // Offsets in a stage of the thread's words of the parity's first chunk, and of its first scales.
   const uint32_t codes, scales;
   const uint32_t scale_turn;  // bytes of a turn's scales: sixteen chunks of the parity
-  // In shared memory: what sums start from, since four registers that are loaded as one stay so,
-  // where constants are made anew or moved for every step; and barriers, of x that arrives piece by
-  // piece.
+  // In shared memory: the start values of sums, since the compiler keeps four registers of one load
+  // but makes constants again for every step; and the barriers of pieces of x.
   const uint32_t starts_at, pieces;
 
   __device__ __forceinline__ Q2ImmaMultiply(const Q2ImmaArgs& args, int warp_, int lane,
@@ -66,7 +65,7 @@ struct Q2ImmaMultiply {
         make_uint4(kRounderBits, kRounderBits, kUpperStart, kUpperStart);
   }
 
-  // What a thread has of a chunk's codes and scales.
+  // A thread's codes and scales of a chunk.
   template <int kTiles>
   struct Weights {
     uint32_t words[kTiles], halves[kTiles];
@@ -80,8 +79,8 @@ struct Q2ImmaMultiply {
     }
   };
 
-  // The first chunk of a virtual thread, or a further one, times the step's tiles. load_next: is
-  // called where what is multiplied here was asked for.
+  // The first chunk of a virtual thread, or a further one, times the step's tiles. load_next is
+  // called after the loads for this chunk.
   template <bool kFirst, int kTiles, class LoadNext>
   __device__ __forceinline__ void Chunk(const Weights<kTiles>& weights, const X& x,
                                         const uint32_t (&starts)[4], Sums<kTiles>& v,
@@ -115,20 +114,21 @@ struct Q2ImmaMultiply {
           const int element = e * kSpread;
           const float s = __fsub_rn(__int_as_float(integers[element]), offset[element]);
           const float d = __fmul_rn(element < 2 ? d2[i].x : d2[i].y, d8[element % 2]);
-          // Adding a virtual thread's first to +0, and a lane's first, differs from not adding it
-          // in the sign of a zero, which the end of every result does not keep.
+          // The first term of a virtual thread or lane is not added to +0. That differs in the sign
+          // of a zero only, which no result keeps.
           v[i][c][e] = kFirst ? __fmul_rn(d, s) : __fmaf_rn(d, s, v[i][c][e]);
         }
       }
     }
   }
 
-  // Of x, which comes piece by piece in the order of use: that of a chunk. Bulk copies only.
+  // Waits for the piece of x that has the chunk. Pieces arrive in the order of use. Bulk copies
+  // only.
   __device__ __forceinline__ void WaitForPiece(int chunk) const {
     MbarrierWait(pieces + static_cast<uint32_t>(chunk) / kWarps * 8, 0);
   }
 
-  // A virtual thread from its first chunk on, of which `weights` are.
+  // Computes a virtual thread; `weights` are those of its first chunk.
   template <int kTiles, class LoadNext>
   __device__ __forceinline__ void VirtualThread(const Weights<kTiles>& weights,
                                                 const uint32_t (&tiles)[kTiles], int chunk,
@@ -149,8 +149,8 @@ struct Q2ImmaMultiply {
     }
   }
 
-  // The next virtual thread's weights are asked for while one is multiplied: the words are unpacked
-  // while x is on its way. After the last one whatever lies there is.
+  // The weights of the next virtual thread are loaded while one is multiplied. After the last one
+  // the load reads unused data.
   template <int kTiles>
   __device__ __forceinline__ void Lane(const uint32_t (&tiles)[kTiles], int lane, X x,
                                        bool x_arrives, const uint32_t (&starts)[4],
@@ -184,7 +184,7 @@ struct Q2ImmaMultiply {
   __device__ __forceinline__ void operator()(const uint32_t (&tiles)[kTiles], const X& x,
                                              bool x_arrives, Sums<kTiles>& sums) const {
     uint32_t starts[4] = {kRounderBits, kRounderBits, kUpperStart, kUpperStart};
-    if constexpr (kXShared) {  // else there are no registers for it
+    if constexpr (kXShared) {  // otherwise registers do not suffice
       const uint4 four = SharedLoad(starts_at);
       starts[0] = four.x, starts[1] = four.y, starts[2] = four.z, starts[3] = four.w;
     }

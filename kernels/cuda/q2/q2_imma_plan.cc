@@ -12,15 +12,15 @@ namespace {
 
 constexpr int Ceil(int a, int b) { return (a + b - 1) / b; }
 
-// Bytes a multiprocessor should have asked for (see stream_gemm_plan.cc; steps are coarser).
+// Bytes of copies in flight a multiprocessor (see stream_gemm_plan.cc; steps are coarser).
 constexpr int kBytesAhead = 96 << 10;
 constexpr int kMostStages = 6;
 constexpr int kStageBarrierBytes = 16, kPieceBarrierBytes = 8, kSumBarrierBytes = 16;
 constexpr int kFinishBarrierBytes = 16;
 constexpr int kStartBytes = 16;
 
-// Best first. Wide ones unpack codes once for all columns; up to four rows need no more than the
-// even columns of a tile.
+// Best first. Wide instances unpack codes once for all columns. Up to four rows use only the even
+// columns of a tile.
 std::vector<Q2ImmaShapeOfWork> Choices(int m) {
   if (m <= kQ8ColumnTile / 2) {
     return {{16, 3, 1, 2, true}, {16, 2, 1, 2, true}, {16, 2, 1, 2, false}};
@@ -32,14 +32,14 @@ std::vector<Q2ImmaShapeOfWork> Choices(int m) {
   return {{8, 2, 4, 1, true}, {8, 4, 2, 1, true}, {16, 2, 2, 1, false}};
 }
 
-// Sizes and places; false where they are too many bytes.
+// Computes sizes and offsets; false where shared memory does not suffice.
 bool Place(const Q2ImmaDevice& device, Q2ImmaPlan* plan) {
   const Q2ImmaShapeOfWork& work = plan->work;
   const int outputs = work.step_tiles * work.column_tiles * 128 / work.spread;
   plan->x_at = plan->stages * work.step_tiles * plan->tile_bytes;
   plan->sums_at = plan->x_at + plan->x_bytes;
   plan->received_at = plan->sums_at + plan->sum_buffers * work.warps * outputs * 4;
-  // Twice what a block is sent of a step: halves of half the outputs.
+  // Room for two steps of received halves: half of the outputs each.
   plan->barriers_at = plan->received_at + (device.pairs ? outputs * 4 : 0);
   plan->shared_bytes = plan->barriers_at + kStartBytes + plan->stages * kStageBarrierBytes +
                        plan->x_pieces * kPieceBarrierBytes + plan->sum_buffers * kSumBarrierBytes +

@@ -1,5 +1,5 @@
-// Activations that a warp of q2_imma_kernel.cuh multiplies by: it quantises the chunks it owns, or
-// copies them quantised, so nobody else waits for them.
+// The activations of a warp of q2_imma_kernel.cuh. Each warp quantises or copies the chunks that it
+// multiplies by, so no barrier is needed.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -12,8 +12,8 @@
 
 namespace fulcrum::cuda {
 
-// The chunks of one parity that are the warp's lanes' (q2_imma_multiply.cuh). Eight chunks of some
-// row a pass, four lanes each. Two passes' values are asked for ahead.
+// The chunks of one parity that belong to the warp's lanes (q2_imma_multiply.cuh). One pass
+// quantises eight chunks, four lanes each. Values are loaded two passes ahead.
 template <int kWarps, int kColumnTiles, int kSpread>
 struct Q2OwnRows {
   const Q2ImmaArgs& p;
@@ -38,7 +38,8 @@ struct Q2OwnRows {
     next[0] = Load(lane / 4);
     next[1] = Load(lane / 4 + 8);
   }
-  // Into x, as QuantiseForTensorCores lays a parity's chunks out; the warp may read them then.
+  // Quantises into x, in the layout of QuantiseForTensorCores for one parity. The warp may read x
+  // when this returns.
   __device__ __forceinline__ void Quantise(std::byte* x) {
 #pragma unroll 1
     for (int first = 0; first < items; first += 8) {
@@ -64,8 +65,8 @@ struct Q2OwnRows {
     __syncwarp();
   }
 
-  // From `x`, quantised, of the parity's chunks; asked for when it returns. All warps' copies of 16
-  // bytes are there sooner than one thread's of whole pieces.
+  // Starts copies of the parity's quantised chunks from `x`. Copies of 16 bytes by all warps
+  // complete sooner than whole pieces by one thread.
   __device__ __forceinline__ void Bring(uint32_t to, const std::byte* x) const {
     constexpr int kChunkBytes = kColumnTiles * kQ8FragmentBytes, kParts = kChunkBytes / 16;
     const int end = (p.layout.half_chunks - warp + kWarps - 1) / kWarps * kParts;

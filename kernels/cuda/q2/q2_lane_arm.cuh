@@ -1,5 +1,5 @@
-// What the arms with a lane a virtual thread share: activations quantised once, then a kernel a
-// weight.
+// The launch of arms that map virtual threads to lanes: activations are quantised once, then one
+// kernel runs for each weight.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -13,7 +13,8 @@ namespace fulcrum::cuda {
 
 using Q2LaneKernel = void (*)(Q2LaneProduct);
 
-// choose(product, &thread blocks of a tile): the kernel, with kQ2LaneThreads threads.
+// choose(product, &of_tile) returns the kernel, which has kQ2LaneThreads threads, and sets the
+// thread blocks of a tile.
 template <class Choose>
 cudaError_t RunOnLanes(const ArmArgs& args, const Choose& choose) {
   const auto& context = *static_cast<const CudaContext*>(args.context);
@@ -41,7 +42,7 @@ cudaError_t RunOnLanes(const ArmArgs& args, const Choose& choose) {
                              .y_f32 = args.output_type == DType::kF32};
     int of_tile = 1;
     const Q2LaneKernel kernel = choose(p, &of_tile);
-    // What precedes is ours, here or in this function.
+    // The launch before is ours: the quantising kernel or a weight before.
     const KernelGrid grid = {
         .thread_blocks = dim3(static_cast<unsigned>(weight.layout().tiles() * of_tile)),
         .threads = kQ2LaneThreads,

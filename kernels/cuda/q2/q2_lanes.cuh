@@ -1,5 +1,5 @@
-// Class exact for q2_0 (order.h) with a lane for each virtual thread: a lane owns whole chunks of
-// pairs of rows and makes their integer sums with four-way dot products. Two kernels: a thread
+// Class exact for q2_0 (order.h) with a lane for each virtual thread. A lane has whole chunks of
+// pairs of rows and computes their integer sums with four-way dot products. Two kernels: a thread
 // block is the 128 virtual threads of a few rows, or a warp plays all of them for four rows.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -27,7 +27,7 @@ struct Q2LaneProduct {
   bool y_f32;
 };
 
-// What a lane holds of one chunk of kPairs neighbouring pairs of rows.
+// A lane's chunk of kPairs neighbouring pairs of rows.
 template <int kPairs>
 struct Q2LaneChunk {
   uint4 codes[kPairs];
@@ -99,7 +99,7 @@ __device__ __forceinline__ float Butterfly(float sum) {
   return sum;
 }
 
-// Lane i stores value i, which all lanes have: of row i % kRows, column i / kRows.
+// All lanes have all values; lane i stores value i, of row i % kRows and column i / kRows.
 template <int kRows, int kColumns>
 __device__ __forceinline__ void StoreFromLanes(const Q2LaneProduct& p, int tile, int first_pair,
                                                const float (&sums)[kRows][kColumns]) {
@@ -118,8 +118,8 @@ __device__ __forceinline__ void StoreFromLanes(const Q2LaneProduct& p, int tile,
 
 inline constexpr int kQ2LaneThreads = 128;
 
-// Four warps, of the tile four rows each; lane l plays the virtual threads l, 32 + l, 64 + l and
-// 96 + l, one after the other.
+// Four warps with four rows of the tile each. Lane l plays the virtual threads l, 32 + l, 64 + l
+// and 96 + l, one after the other.
 template <int kColumns>
 __global__ void __launch_bounds__(kQ2LaneThreads, 3)
     Q2WarpRows(const __grid_constant__ Q2LaneProduct p) {
@@ -128,7 +128,7 @@ __global__ void __launch_bounds__(kQ2LaneThreads, 3)
   const int tile = static_cast<int>(blockIdx.x), lane = static_cast<int>(threadIdx.x) % 32;
   const int first_pair = static_cast<int>(threadIdx.x) / 32 * kPairs;
   const std::byte* const codes = p.tiles + int64_t{tile} * p.layout.TileBytes();
-  // A virtual thread's first chunks, at small K its only ones, are asked for at once.
+  // The first chunks of all virtual threads, at small K the only ones, are loaded at once.
   Q2LaneChunk<kPairs> first[kTurns] = {};
 #pragma unroll
   for (int turn = 0; turn < kTurns; ++turn) {
@@ -164,8 +164,8 @@ __global__ void __launch_bounds__(kQ2LaneThreads, 3)
   StoreFromLanes<kRows, kColumns>(p, tile, first_pair, sums);
 }
 
-// A thread block of the 128 virtual threads, for kPairs pairs of a tile's rows: one, or more where
-// no virtual thread has a second chunk.
+// A thread block is the 128 virtual threads of kPairs pairs of a tile's rows. kPairs is more than
+// one where no virtual thread has a second chunk.
 template <int kPairs, int kColumns>
 __global__ void __launch_bounds__(kQ2LaneThreads, 4)
     Q2ThreadRows(const __grid_constant__ Q2LaneProduct p) {
@@ -181,7 +181,7 @@ __global__ void __launch_bounds__(kQ2LaneThreads, 4)
   if (own < p.layout.chunks) next.Load(p.layout, codes, first_pair, own);
   WaitOnDependentGrids();
   float v[kRows][kColumns] = {};
-  if constexpr (kPairs > 1) {  // at small K nobody has a second chunk
+  if constexpr (kPairs > 1) {  // no virtual thread has a second chunk
     if (own < p.layout.chunks) AddChunk<kPairs, kColumns>(p, next, own, v);
   } else {
 #pragma unroll 1

@@ -1,5 +1,5 @@
-// Quantising activations by the rule of formats/q8_activation.h, with its bits: four neighbouring
-// lanes do a chunk of 32 k of one row, eight values each.
+// Quantises activations with the bits of formats/q8_activation.h. Four neighbouring lanes quantise
+// a chunk of 32 k of one row, eight values each.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -85,7 +85,7 @@ __device__ __forceinline__ uint2 Quantise(const uint4& eight, float scale) {
 // `eight`: the lane's BF16 values, k ascending. For whole groups of four lanes.
 __device__ __forceinline__ Q8Part QuantisePart(const uint4& eight) {
   const uint32_t pairs[4] = {eight.x, eight.y, eight.z, eight.w};
-  // As integers magnitudes keep their order, and infinities and NaN are above all others.
+  // Compared as integers, magnitudes keep their order, with infinities and NaN above all others.
   uint32_t largest = 0;
 #pragma unroll
   for (const uint32_t pair : pairs) {

@@ -1,4 +1,4 @@
-// Four threads a chunk of a row.
+// Four threads quantise a chunk of a row.
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/cuda/device/grid_dependency.cuh"
 #include "kernels/cuda/device/kernel_launch.h"
@@ -9,9 +9,9 @@
 namespace fulcrum::cuda {
 namespace {
 
-constexpr int kThreads = 128;  // few, so that the chunks reach many multiprocessors
+constexpr int kThreads = 128;  // few, so that many multiprocessors have chunks
 
-// Column blockIdx.y of what is made: a row of x, or zeros.
+// Makes column blockIdx.y of the output: a row of x, or zeros.
 template <bool kLanes>
 __global__ void __launch_bounds__(kThreads)
     QuantiseQ8(Q8Input x, int spread, int group_tiles, std::byte* to) {
@@ -20,8 +20,8 @@ __global__ void __launch_bounds__(kThreads)
   const int chunk = part / 4, t = part % 4;
   const int column = static_cast<int>(blockIdx.y), row = spread == 2 ? column / 2 : column;
   const bool in_row = chunk < x.chunks;
-  // Who wrote the rows, and who still reads what is overwritten here. What a grid before this one
-  // writes is read by plain loads: the read-only path may keep what was there before.
+  // Grids before this one write the rows and may still read the output's old content. Plain loads,
+  // since the read-only path may return stale data of a grid that still runs.
   WaitOnDependentGrids();
   uint4 eight = make_uint4(0, 0, 0, 0);
   if (in_row && row < x.m && row * spread == column) {
@@ -68,7 +68,7 @@ cudaError_t QuantiseForLanes(const Q8Input& x, std::byte* to, const CudaContext&
 
 cudaError_t QuantiseForTensorCores(const Q8Input& x, int spread, const Q8Columns& columns,
                                    std::byte* to, const CudaContext& context) {
-  if (context.has_bulk_copies) {  // what follows starts early and has most of the shared memory
+  if (context.has_bulk_copies) {  // the next kernel starts early and needs the shared memory
     if (const cudaError_t error = PreferShared(&QuantiseQ8<false>); error != cudaSuccess) {
       return error;
     }

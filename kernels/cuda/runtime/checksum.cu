@@ -8,7 +8,7 @@ namespace fulcrum::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-// A scrub is in no hurry: few blocks leave most of the device to launches that arrive meanwhile.
+// Few blocks, so that launches that arrive during a scrub have most of the device.
 constexpr int64_t kMaxBlocks = 64;
 
 __device__ unsigned long long Mix(unsigned long long word, unsigned long long index) {
@@ -30,7 +30,7 @@ __global__ void __launch_bounds__(kThreads)
     part += Mix(words[i], static_cast<unsigned long long>(i));
   }
   const int tail = static_cast<int>(bytes % 8);
-  if (self == 0 && tail != 0) {  // the last word, filled up with zeros
+  if (self == 0 && tail != 0) {  // the last word, padded with zeros
     unsigned long long word = 0;
     for (int i = 0; i < tail; ++i) {
       word |= static_cast<unsigned long long>(data[count * 8 + i]) << (8 * i);

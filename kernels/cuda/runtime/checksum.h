@@ -1,5 +1,5 @@
-// The checksum of device memory that the slow scrub compares. Host-callable; where the sum lives
-// and who waits for it is scrubber.h's.
+// The checksum of device memory that the slow scrub compares. Called by the host; scrubber.h waits
+// for the sum.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

@@ -13,7 +13,7 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int kTogether = 4;  // loads in flight a thread
-// More blocks were not faster at any size from 4 KiB to 2 MiB, and each takes room on a
+// More blocks are not faster at any size from 4 KiB to 2 MiB (H200), and each takes room on a
 // multiprocessor from the kernel that still runs.
 constexpr int kMaxBlocksIn = 32, kMaxBlocksOut = 64;
 static_assert(kMaxBlocksOut * kMaxCopyParts <= kMaxDoneFlags);
@@ -58,8 +58,8 @@ __global__ void __launch_bounds__(kThreads) CopyInKernel(InCopy c) {
       const int at = first + i * stride;
       if (at < pieces) v[i] = Piece<kWhole>(c, at / row_pieces, at % row_pieces * 8);
     }
-    // No wait before the stores: kernels that still run are those of other slots, whose buffers are
-    // others.
+    // No wait before the stores: kernels that still run belong to other slots and use other
+    // buffers.
 #pragma unroll
     for (int i = 0; i < kTogether; ++i) {
       const int at = first + i * stride;
@@ -68,12 +68,12 @@ __global__ void __launch_bounds__(kThreads) CopyInKernel(InCopy c) {
   }
   __syncthreads();
   if (threadIdx.x == 0) atomicMax(&c.stamps->in_end, GlobalTimer());
-  // Whoever waits for this grid waits for those before it too.
+  // A grid that waits for this one must also wait for those before it.
   WaitOnDependentGrids();
   if (threadIdx.x == 0) atomicMax(&c.stamps->kernel_begin, GlobalTimer());
 }
 
-// One part, by the blocks of a row of the grid.
+// Copies one part by the thread blocks of one row of the grid.
 __device__ __forceinline__ void CopyPart(const OutCopy::Part& part) {
   const auto* const from = reinterpret_cast<const uint4*>(part.from);
   auto* const to = reinterpret_cast<uint4*>(part.to);
@@ -113,7 +113,8 @@ __global__ void __launch_bounds__(kThreads) CopyOutKernel(const __grid_constant_
     __stwt(&c.to->kernel_begin, __ldcg(&stamps->kernel_begin));
     __stwt(&c.to->kernel_end, begin);
   }
-  __threadfence_system();  // the block's stores, and those of the grids before, before the flag
+  __threadfence_system();  // stores of this block and of the grids before become visible before the
+                           // flag
   *static_cast<volatile unsigned long long*>(c.done + blockIdx.y * gridDim.x + blockIdx.x) =
       GlobalTimer();
 }

@@ -1,7 +1,7 @@
-// The copies of a small launch as kernels that read and write pinned host memory themselves. A copy
-// engine moves more bytes a second, but its start and the events that order it cost several
-// microseconds; these are ordered by their stream, stamp the launch's times on the way and tell the
-// host through its own memory that the outputs are there.
+// Copies of a small launch by kernels that read and write pinned host memory. A copy engine has
+// more bandwidth, but its start and the events that order it cost several microseconds. These
+// kernels are ordered by their stream. They also record the launch's times and set flags in host
+// memory when the outputs are complete.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -16,13 +16,13 @@ namespace fulcrum::cuda {
 struct Stamps {
   unsigned long long in_begin;
   unsigned long long in_end;
-  unsigned long long kernel_begin;  // the activations are there and earlier launches have ended
+  unsigned long long kernel_begin;  // activations are copied and earlier launches have ended
   unsigned long long kernel_end;
 };
 
 struct InCopy {
   const uint16_t* from;  // pinned, BF16 [rows][k]
-  uint16_t* to;          // device, [rows][pitch]; what follows a row's k elements becomes 0
+  uint16_t* to;          // device, [rows][pitch]; the elements after a row's k are set to 0
   int rows;
   int k;
   int pitch;       // elements, a multiple of 8, >= k
@@ -39,21 +39,21 @@ struct OutCopy {
     int64_t bytes;          // a multiple of 2
   };
   Part parts[kMaxCopyParts];
-  int count;                 // 0 <= count <= kMaxCopyParts; with none only the flag is set
+  int count;                 // 0 <= count <= kMaxCopyParts; with 0 only the flag is set
   const Stamps* from;        // device
   Stamps* to;                // pinned
-  unsigned long long* done;  // pinned, DoneFlags of them, 0 before: set when the outputs are there
+  unsigned long long* done;  // pinned, DoneFlags of them, 0 before: set at completion
 };
 
-// How many flags of `done` a copy sets, each to the time it was finished at, ns.
+// The number of flags of `done` that a copy sets, each to the time of its completion, ns.
 int DoneFlags(const OutCopy& copy);
 
 // programmatic: the operation before on the stream is a kernel, and the device is sm_90 or later.
-// The copy in reads host memory while that kernel still runs, and ends no earlier than it.
+// The copy in reads host memory while that kernel runs, and ends after it.
 cudaError_t EnqueueCopyIn(const InCopy& copy, bool programmatic, cudaStream_t stream);
 cudaError_t EnqueueCopyOut(const OutCopy& copy, bool programmatic, cudaStream_t stream);
 
-// Loads the kernels on the current device, which the first launch of each would pay for.
+// Loads the kernels on the current device, so that their first launches do not pay for it.
 cudaError_t LoadCopies();
 
 }  // namespace fulcrum::cuda

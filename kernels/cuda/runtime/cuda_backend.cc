@@ -1,5 +1,5 @@
-// Which devices become backends, and their memory budget. Launches are run.cc's, warming up is
-// warm_up.cc's.
+// Makes backends of devices, with their memory budgets, and uploads weights. Launches are in
+// run.cc, warm-up is in warm_up.cc.
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/cuda/runtime/cuda_backend.h"
 
@@ -20,8 +20,8 @@
 namespace fulcrum::cuda {
 namespace {
 
-// Left free when the budget is automatic: slots, scratch of a warm-up, kernels loaded later, and
-// what allocations round up.
+// An automatic budget leaves this free for slots, warm-up buffers, kernels that are loaded later,
+// and the rounding of allocations.
 constexpr int64_t kReserveBytes = int64_t{1} << 30;
 
 bool CanRun(const DeviceInfo& device, const Arm& arm) { return (arm.needs & ~device.caps) == 0; }
@@ -48,7 +48,7 @@ CudaBackend::CudaBackend(int ordinal, const DeviceInfo& info, bool w8a8)
 }
 
 CudaBackend::~CudaBackend() {
-  // Nothing may still run on the workspace, which is freed next.
+  // Launches must have ended before the workspace is freed.
   if (compute_.get() != nullptr && SetDevice(ordinal_).ok() &&
       absl::IsDeadlineExceeded(AwaitEmpty(compute_.get(), kHangLimit))) {
     GiveUp(ordinal_);
@@ -70,8 +70,8 @@ absl::Status CudaBackend::Open(int64_t memory_budget_bytes, bool library) {
 
   const absl::StatusOr<uint32_t> compiled = CompiledCaps(ordinal_, compute_.get());
   if (!compiled.ok()) return compiled.status();
-  device_.caps &= *compiled | kCapBlockScaled;  // that one is for the caller to decide
-  // Before the automatic budget is what is left: its workspace comes out of it.
+  device_.caps &= *compiled | kCapBlockScaled;  // the caller decides about block scales
+  // Before the automatic budget is computed, which must not include the library's workspace.
   if (library && keeps_rows()) {
     absl::StatusOr<std::unique_ptr<CublasLt>> opened = CublasLt::Open(ordinal_);
     if (opened.ok()) {
@@ -112,7 +112,7 @@ absl::Status CudaBackend::Open(int64_t memory_budget_bytes, bool library) {
       !s.ok()) {
     return s;
   }
-  // At least 1, since 0 would say "not limited".
+  // At least 1, since 0 means "not limited".
   device_.memory_bytes =
       memory_budget_bytes > 0
           ? memory_budget_bytes
@@ -133,7 +133,7 @@ absl::Status CudaBackend::Enter() {
 }
 
 void CudaBackend::NoteFailure() {
-  // An error that breaks the context is the answer to every later call too; any other is gone.
+  // An error that breaks the context is returned by every later call too; other errors are not.
   cudaGetLastError();
   const cudaError_t answer = cudaStreamQuery(compute_.get());
   cudaGetLastError();
@@ -146,7 +146,7 @@ absl::StatusOr<std::shared_ptr<ResidentWeight>> CudaBackend::Upload(const Weight
   if (absl::Status status = Enter(); !status.ok()) return status;
   const int64_t bytes = ResidentBytes(spec);
   const int64_t before = resident_bytes_->fetch_add(bytes);
-  // Gives the bytes back unless the weight was made: then its deleter does.
+  // Returns the bytes to the budget. The deleter of the weight calls it too.
   const auto release = [counter = resident_bytes_, bytes] { counter->fetch_sub(bytes); };
   if (before + bytes > device_.memory_bytes) {
     release();
@@ -204,7 +204,7 @@ absl::StatusOr<std::vector<std::unique_ptr<Backend>>> MakeCudaBackends(int64_t m
     backends.push_back(*std::move(backend));
   }
   if (!backends.empty()) {
-    // The calling thread is left with the first, as if it were alone.
+    // The calling thread ends with the first device current, as with one device.
     if (absl::Status s = SetDevice(first); !s.ok()) return s;
     return backends;
   }

@@ -1,5 +1,5 @@
-// CUDA devices as backends: what is resident on a device, and its launches on one compute stream.
-// Which devices there are is device_query.h's; a launch's buffers and copies are slot.h's.
+// CUDA devices as backends: the weights that are resident on a device, and its launches on one
+// compute stream. device_query.h finds devices; slot.h has a launch's buffers and copies.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -30,11 +30,11 @@
 
 namespace fulcrum::cuda {
 
-// How Run runs a launch. The defaults are what was measured to be fastest; the rest is for
+// How Run executes a launch. The defaults are the fastest by measurement; other values are for
 // benchmarks and tests.
 struct RunOptions {
   enum class Way {
-    kFastest,     // by bytes and by who else is running; see run.cc
+    kFastest,     // by bytes and by the launches in flight; see run.cc
     kDirect,      // copies by kernels on the compute stream, where the launch allows it
     kOverlapped,  // copies by the copy engines beside another slot's kernels
   };
@@ -42,7 +42,7 @@ struct RunOptions {
   bool graphs = true;
   bool programmatic = true;
   bool host_outputs = true;  // arms store into host memory where that is quicker
-  // Making a graph takes 40 us, what it saves in about ten launches.
+  // Making a graph takes 40 us, which it saves in about ten launches.
   int uses_before_graph = 16;
   absl::Duration hang_limit = kHangLimit;
 };
@@ -63,8 +63,7 @@ class CudaBackend : public Backend {
   const DeviceInfo& device() const override { return device_; }
   std::span<const Arm> ladder() const override;
 
-  // Every arm that can run the weight has run
-  // once when this returns, so that no call pays for loading a kernel.
+  // Runs every arm that can serve the weight once, so that no call pays for loading a kernel.
   absl::StatusOr<std::shared_ptr<ResidentWeight>> Upload(const WeightSource& source)
       ABSL_LOCKS_EXCLUDED(launch_mutex_) override;
   int64_t ResidentBytes(const WeightSpec& spec) const override {
@@ -72,7 +71,7 @@ class CudaBackend : public Backend {
   }
 
   std::unique_ptr<LaunchSlot> NewSlot() override { return std::make_unique<CudaSlot>(ordinal_); }
-  // One computes, one copies in, one copies out: with two the device waits for the host.
+  // One slot computes, one copies in, one copies out. With two the device waits for the host.
   int preferred_slots() const override { return 3; }
 
   // A device that does not answer within RunOptions::hang_limit is given up: INTERNAL, and
@@ -86,8 +85,8 @@ class CudaBackend : public Backend {
     return healthy_.load(std::memory_order_relaxed) && !GivenUp(ordinal_);
   }
 
-  // Runs one arm on the caller's own device buffers and waits for it: strided rows, benchmarks.
-  // args.context is set here; launch.h says what the activations must be like.
+  // Runs one arm on the caller's device buffers and waits for it. For tests of strided rows and for
+  // benchmarks. Sets args.context; launch.h has the requirements on activations.
   absl::Status RunArm(const Arm& arm, ArmArgs args) ABSL_LOCKS_EXCLUDED(launch_mutex_);
 
  private:
@@ -95,9 +94,9 @@ class CudaBackend : public Backend {
   bool keeps_rows() const { return (device_.caps & kCapBlockScaled) != 0; }
   absl::Status Open(int64_t memory_budget_bytes, bool library) ABSL_LOCKS_EXCLUDED(launch_mutex_);
 
-  // Makes the device this thread's; UNAVAILABLE once it is lost.
+  // Makes the device current on this thread; UNAVAILABLE once it is lost.
   absl::Status Enter();
-  // Looks whether the device still answers after a failed call.
+  // Called after a failed call: marks the backend unhealthy if the device does not answer any more.
   void NoteFailure();
 
   // run.cc
@@ -111,9 +110,9 @@ class CudaBackend : public Backend {
   // Copy in, arms, copy out, on the context's stream.
   absl::Status EnqueueDirect(CudaSlot& slot, const Launch& launch, CudaContext& context) const;
   absl::Status EnqueueArms(CudaSlot& slot, const Launch& launch, CudaContext& context) const;
-  // One arm on the context's stream; the next launch may follow it programmatically if the arm's
-  // last kernel is ours. When it fails, the workspace is made clean again before anybody else can
-  // launch.
+  // Enqueues one arm on the context's stream. The next launch may follow it programmatically if the
+  // arm's last kernel is ours. After a failure the workspace is reset before another launch can
+  // begin.
   absl::Status EnqueueArm(const Arm& arm, ArmArgs args, CudaContext& context) const;
   // After a failed launch: the slot's buffers are free again, or the device is given up.
   absl::Status AfterFailure(CudaSlot& slot, absl::Status status);
@@ -126,8 +125,8 @@ class CudaBackend : public Backend {
   const int ordinal_;
   DeviceInfo device_;
   std::atomic<bool> healthy_ = true;
-  // Bytes of the weights that are alive: they give theirs back when destroyed, which may be after
-  // the backend itself, hence shared.
+  // Bytes of the weights that are alive. A weight may outlive the backend, so the counter is
+  // shared.
   std::shared_ptr<std::atomic<int64_t>> resident_bytes_;
   std::shared_ptr<Scrubber> scrubber_;
   std::unique_ptr<Staging> staging_;
@@ -136,15 +135,15 @@ class CudaBackend : public Backend {
   DeviceBuffer scratch_;
   std::unique_ptr<CublasLt> library_;
 
-  // Held while something is put into the compute stream, never while it runs: the stream orders
-  // launches, the mutex keeps the pieces of one together.
+  // Held while a launch is enqueued on the compute stream, never while it runs. The stream orders
+  // launches; the mutex keeps the pieces of one launch together.
   absl::Mutex launch_mutex_;
   CudaContext context_ ABSL_GUARDED_BY(launch_mutex_);
   RunOptions run_options_;
   bool has_programmatic_ = false;  // the device can launch programmatically
   std::atomic<int> running_ = 0;   // launches between Run's begin and end
   Timeline timeline_;
-  // Format, N, K and whether there are NaN codes: all that the choice of a kernel depends on.
+  // Format, N, K and whether there are NaN codes: the choice of a kernel depends on nothing else.
   using KernelShape = std::tuple<WeightFormat, int64_t, int64_t, bool>;
   std::set<KernelShape> warm_ ABSL_GUARDED_BY(launch_mutex_);
 };

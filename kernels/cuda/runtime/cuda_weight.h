@@ -1,5 +1,5 @@
-// A weight that was uploaded: the memory behind launch.h's CudaWeight. Its layout is layout.h's,
-// the way there staging.h's.
+// An uploaded weight: the owner of the memory of launch.h's CudaWeight. layout.h describes the
+// layout, staging.h copies the rows.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -18,9 +18,8 @@ class UploadedWeight : public CudaWeight {
  public:
   // Whether Load can take the source: INVALID_ARGUMENT when it is not a whole weight.
   static absl::Status Check(const WeightSource& source);
-  // with_rows: an fp8 weight keeps the second copy that class w8a8 reads.
-  // Requires a checked source. Its errors pass through; RESOURCE_EXHAUSTED when memory cannot be
-  // had.
+  // with_rows: an fp8 weight keeps the second copy that class w8a8 reads. Requires a checked
+  // source. Returns the source's errors, and RESOURCE_EXHAUSTED when there is no memory.
   static absl::StatusOr<std::shared_ptr<UploadedWeight>> Load(const WeightSource& source,
                                                               bool with_rows, int device,
                                                               Staging& staging,

@@ -1,11 +1,10 @@
-// The launches of one slot that were captured as graphs. A graph starts in half the time of a
-// single kernel and runs its kernels with the shortest gaps, but making one takes as long as
-// several launches: it is made for what recurs, and what recurs least is forgotten first. Of one
-// thread.
+// The captured graphs of one slot's launches, least recently used out first. A graph starts in half
+// the time of a single kernel and has the shortest gaps between its kernels. Making one takes as
+// long as several launches, so only launches that recur get one. Not thread-safe.
 //
-// A graph holds addresses: of the slot's buffers (Clear when they change) and of weights. Keys name
-// weights by their serial, so the graph of an unloaded weight can never be found again, whatever is
-// loaded in its place; it goes when it is the oldest.
+// A graph holds addresses of the slot's buffers (call Clear when they change) and of weights. Keys
+// contain the serials of weights. So the graph of an unloaded weight is never found again, whatever
+// is loaded at its address.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -28,20 +27,19 @@ namespace fulcrum::cuda {
 
 class GraphCache {
  public:
-  // M exactly, output type, what else the slot captures differently, and each target's arm and
-  // weight, in order.
+  // M, output type, the slot's variant, and the arm and weight of each target in order.
   using Key = absl::InlinedVector<uint64_t, 10>;
   static Key KeyOf(const Launch& launch, uint64_t variant);
 
   struct Entry {
-    int uses = 0;          // before there was a graph
+    int uses = 0;          // before the graph was made
     bool refused = false;  // could not be captured; not tried again
     GraphExec graph;
   };
 
   explicit GraphCache(size_t capacity) : capacity_(capacity) {}
 
-  // The key's entry, made when it is new; valid until the next call here.
+  // The key's entry, created when new; valid until the next call.
   Entry& Touch(const Key& key);
   void Clear();
   size_t size() const { return entries_.size(); }
@@ -54,7 +52,8 @@ class GraphCache {
   absl::flat_hash_map<Key, Entries::iterator> where_;
 };
 
-// What `enqueue` puts into the stream, as a graph that is ready to be launched; nothing of it runs.
+// Captures what `enqueue` puts into the stream, without running it, as a graph that is ready to
+// launch.
 absl::StatusOr<GraphExec> Capture(int device, cudaStream_t stream,
                                   absl::FunctionRef<absl::Status()> enqueue);
 

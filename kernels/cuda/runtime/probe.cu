@@ -1,5 +1,5 @@
-// A warp of mma.sync has 16 of a tile's rows, a warpgroup of wgmma all 64; both hold rows and
-// accumulators alike. Nothing here is fast, it only must be the arms' instructions.
+// A warp of mma.sync has 16 of a tile's rows, a warpgroup of wgmma all 64; both distribute rows and
+// accumulators alike. Speed does not matter here; the instructions must be those of the arms.
 // SPDX-License-Identifier: Apache-2.0
 #include <utility>
 
@@ -83,12 +83,12 @@ __global__ void __launch_bounds__(kThreads) WgmmaSteps(Steps steps) {
     const int column = i / kPieces, piece = i % kPieces;
     columns[column][piece ^ column] = b[i];
   }
-  // The tensor core reads shared memory through another proxy than these stores.
+  // Tensor cores read shared memory through another path than these stores.
   FenceProxyAsync();
   __syncthreads();
   const uint32_t descriptor = WgmmaDescriptor(SharedAddress(columns));
   float sums[4] = {mine.c[0], mine.c[1], mine.c[2], mine.c[3]};
-  // Everything is in its registers before the first instruction, and stays there (as the arms do).
+  // All operands are in their registers before the first product and stay there, as in the arms.
 #pragma unroll
   for (int s = 0; s < StepSet::kSteps; ++s) WarpgroupFenceOperand(mine.a[s].pair);
   WarpgroupFenceOperand(sums);

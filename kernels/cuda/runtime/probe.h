@@ -1,6 +1,6 @@
-// Asks a device what its name does not say: which instructions this build has code for on it, and
-// whether its tensor cores compute as kernels/numerics/tensor_core.h says, without which no CPU can
-// say what an output of class mma must be. The questions are kernels/numerics/step_set.h's.
+// Tests a device: for which instructions this build has code on it, and whether its tensor cores
+// compute as kernels/numerics/tensor_core.h specifies. Only then a CPU can recompute outputs of
+// class mma. The test data are of kernels/numerics/step_set.h.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -18,18 +18,18 @@ namespace fulcrum::cuda {
 // The two instructions that arms of class mma are made of.
 enum class MmaInstruction { kMmaSync, kWgmma };
 
-// The set's chains on the device: F32 bits [tiles][64][8]. Waits for them. The device must have the
-// instruction (kCapMma, kCapSm90a).
+// Computes the set's chains on the device and waits for them: F32 bits [tiles][64][8]. The device
+// must have the instruction (kCapMma, kCapSm90a).
 absl::StatusOr<std::vector<uint32_t>> RunSteps(int device, cudaStream_t stream,
                                                MmaInstruction instruction,
                                                const numerics::StepSet& set);
 
-// The capabilities whose instructions are in the code that this device runs of this build: a build
-// for fewer architectures leaves kernels empty on newer devices, where they would compute nothing.
+// The capabilities whose instructions are in the code that this device runs. In a build without the
+// device's architecture, kernels that need newer instructions are empty and would compute nothing.
 absl::StatusOr<uint32_t> CompiledCaps(int device, cudaStream_t stream);
 
-// A small set on every instruction that the device's arms use; what a backend does once, when it is
-// made. Not measured on a device without tensor cores for BF16. Takes some 10 ms of CPU.
+// Runs a small set on every instruction that the device's arms use. A backend calls this once, when
+// it is made. Without BF16 tensor cores nothing is measured. Takes about 10 ms of CPU.
 absl::StatusOr<MmaProbe> ProbeMma(int device, cudaStream_t stream, uint32_t caps);
 
 }  // namespace fulcrum::cuda

@@ -1,4 +1,4 @@
-// CudaBackend::Run: which way a launch goes, and what is put into the streams for it.
+// CudaBackend::Run: selects the way of a launch (slot.h) and enqueues its operations.
 // SPDX-License-Identifier: Apache-2.0
 #include <chrono>
 #include <string>
@@ -16,23 +16,24 @@
 namespace fulcrum::cuda {
 namespace {
 
-// What decides between the two ways, measured on an H200 behind PCIe 5 (bench/RESULTS.md, "Run").
-// Both kinds of copy move about as much a second.
+// The constants of that selection, measured on an H200 behind PCIe 5 (bench/results/h200.md,
+// "Run"). Copies by kernels and by copy engines have about the same bandwidth.
 constexpr double kCopyBytesPerSecond = 50e9;
-double ReadSeconds(const Launch& launch) {  // of the weights
+double ReadSeconds(const Launch& launch) {  // seconds of reading the weights
   double bytes = 0;
   for (const LaunchTarget& target : launch.targets) {
     bytes += static_cast<double>(target.weight->resident_bytes());
   }
   return bytes / 4.4e12;
 }
-// A launch that runs direct keeps the compute stream for its copies too; one that runs overlapped
-// keeps the host, in driver calls that all slots take in turn, for as long as reading and copying
-// of so many seconds keep the device. With two in flight nobody is ahead to hide what is enqueued.
+// A direct launch occupies the compute stream with its copies too. An overlapped launch occupies
+// the host with driver calls, which slots make in turn. Both cost the same when reading and copying
+// take this long. With two launches in flight no earlier launch hides the driver calls.
 constexpr double kOverlapSeconds = 6e-6, kOverlapSecondsOfTwo = 9e-6;
-// Alone, the copy engines gain what their start costs only here.
+// For a single launch in flight, copy engines are faster only from this size on.
 constexpr size_t kMaxDirectBytes = size_t{4} << 20;
-// What a copy in takes by a copy engine, and a launch behind it; and a kernel beside its reading.
+// The time of a copy in by a copy engine with the launch behind it; the time of a kernel beside its
+// reading.
 constexpr double kCopyInSeconds = 12e-6, kKernelSeconds = 2e-6;
 
 }  // namespace
@@ -86,8 +87,8 @@ absl::StatusOr<LaunchTimes> CudaBackend::RunDirect(CudaSlot& slot, const Launch&
 absl::StatusOr<LaunchTimes> CudaBackend::RunOverlapped(CudaSlot& slot, const Launch& launch,
                                                        int running) {
   if (absl::Status s = slot.CopyIn(launch); !s.ok()) return s;
-  // When those ahead keep the device busy meanwhile, this thread, not the stream, waits for the
-  // copy: the kernels can then follow the others' programmatically.
+  // When earlier launches keep the device busy meanwhile, this thread waits for the copy instead of
+  // the stream. Then the kernels can follow those of the launch before programmatically.
   if (has_programmatic_ && run_options_.programmatic &&
       (running - 2) * (kKernelSeconds + ReadSeconds(launch)) > kCopyInSeconds) {
     if (absl::Status s = slot.AwaitIn(run_options_.hang_limit); !s.ok()) return s;
@@ -98,7 +99,7 @@ absl::StatusOr<LaunchTimes> CudaBackend::RunOverlapped(CudaSlot& slot, const Lau
     number = timeline_.Next();
     const absl::StatusOr<bool> there = slot.BeginKernels(compute_.get());
     if (!there.ok()) return there.status();
-    // A kernel that starts early would not wait for the copy engine.
+    // A kernel that is launched programmatically would not wait for the copy engine.
     context_.programmatic = context_.programmatic && *there;
     if (absl::Status s = EnqueueArms(slot, launch, context_); !s.ok()) return s;
     if (absl::Status s = slot.EndKernels(compute_.get()); !s.ok()) return s;
@@ -108,9 +109,9 @@ absl::StatusOr<LaunchTimes> CudaBackend::RunOverlapped(CudaSlot& slot, const Lau
 }
 
 cudaGraphExec_t CudaBackend::GraphOf(CudaSlot& slot, const Launch& launch) {
-  if (!run_options_.graphs || launch.m > kMaxDecodeRows) return nullptr;  // such M seldom recur
+  if (!run_options_.graphs || launch.m > kMaxDecodeRows) return nullptr;  // these M seldom recur
   for (const LaunchTarget& target : launch.targets) {
-    // A library's launches are not ours to capture.
+    // A library's launches cannot be captured safely.
     if (target.arm->numerics == NumericsClass::kW8A8) return nullptr;
   }
   GraphCache::Entry& entry = slot.graphs().Touch(slot.GraphKey(launch));
@@ -128,11 +129,11 @@ cudaGraphExec_t CudaBackend::GraphOf(CudaSlot& slot, const Launch& launch) {
   context.programmatic = false;
   absl::StatusOr<GraphExec> graph =
       Capture(ordinal_, slot.stream(), [&] { return EnqueueDirect(slot, launch, context); });
-  // The upload is the slot's stream's, the launch the compute stream's.
+  // The graph is uploaded on the slot's stream and launched on the compute stream.
   if (graph.ok() && AwaitEmpty(slot.stream(), run_options_.hang_limit).ok()) {
     entry.graph = *std::move(graph);
   } else {
-    entry.refused = true;  // the launch itself says why, if it cannot run
+    entry.refused = true;  // if the launch fails too, its error has the reason
   }
   return entry.graph.get();
 }

@@ -1,5 +1,5 @@
-// Reads and plants what the slow scrub is about: checksums over device memory, and flipped bits for
-// fault tests. On a stream of its own, so that neither launches nor uploads wait for a scrub.
+// Checksums of device memory for the slow scrub, and flipped bits for fault tests. Uses a stream of
+// its own, so that neither launches nor uploads wait for a scrub.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -15,12 +15,12 @@
 
 namespace fulcrum::cuda {
 
-// One a device, shared with its weights, which may outlive the backend. Thread-safe.
+// One for each device, shared with its weights, which may outlive the backend. Thread-safe.
 class Scrubber {
  public:
   static absl::StatusOr<std::shared_ptr<Scrubber>> Make(int device);
 
-  // Of `bytes` bytes of device memory; checksum.h says what it promises.
+  // The checksum (checksum.h) of `bytes` bytes of device memory.
   absl::StatusOr<uint64_t> Checksum(const std::byte* data, int64_t bytes)
       ABSL_LOCKS_EXCLUDED(mutex_);
   // Flips one bit of one byte of device memory.

@@ -17,8 +17,8 @@
 namespace fulcrum::cuda {
 namespace {
 
-// Growing stalls the device, and decode batches come in all sizes from 1 to 32 rows: small buffers
-// grow to powers of two, so a slot settles after a few calls; large ones are not doubled.
+// Growing stalls the device, and decode batches have any size from 1 to 32 rows. So small buffers
+// grow to powers of two, and a slot settles after a few calls. Large buffers are not doubled.
 size_t Capacity(size_t bytes) {
   constexpr size_t kLeast = 4096, kStep = size_t{1} << 20;
   if (bytes == 0) return 0;
@@ -48,11 +48,11 @@ double Seconds(unsigned long long begin, unsigned long long end) {
 
 }  // namespace
 
-// Measured on an H200 behind PCIe 5 (bench/RESULTS.md, "Run"). Little is stored as fast over the
-// bus as to the device, by any arm of ours. Much is by an exact arm, which stores whole lines all
-// the time it runs, but beside others the copy engine costs the compute stream still less; one of
-// class mma stores 16 bytes here and there, all at its end, and that takes longer than a copy. A
-// library's arm may read what it stored.
+// Measured on an H200 behind PCIe 5 (bench/results/h200.md, "Run"). Every arm of ours stores a few
+// KiB as fast over the bus as to the device. An exact arm stores any size as fast, since it stores
+// whole lines all the time it runs; but beside other launches the copy engine costs the compute
+// stream less. An arm of class mma stores scattered 16 bytes, all at its end, which takes longer
+// than a copy. A library's arm may read what it stored.
 bool WritesToHost(const Arm& arm, size_t bytes, bool alone) {
   constexpr size_t kLittle = size_t{16} << 10;
   if (arm.numerics == NumericsClass::kW8A8) return false;
@@ -82,7 +82,8 @@ GraphCache::Key CudaSlot::GraphKey(const Launch& launch) const {
   return GraphCache::KeyOf(launch, by_arm);
 }
 
-// What the first launch must not pay for: stream, events and the loading of the copies' kernels.
+// Makes stream and events and loads the copies' kernels, so that the first launch does not pay for
+// it.
 absl::Status CudaSlot::Open() {
   if (stream_.get() != nullptr) return absl::OkStatus();
   for (Event* event : {&in_done_, &kernel_done_, &out_done_}) {
@@ -109,11 +110,11 @@ absl::Status CudaSlot::Reserve(size_t activation_bytes, std::span<const size_t> 
   if (absl::Status s = Open(); !s.ok()) return s;
   const auto grow = [this](auto& buffer, size_t bytes) {
     if (buffer.size() >= bytes) return absl::OkStatus();
-    graphs_.Clear();  // they hold the address
+    graphs_.Clear();  // graphs hold the old address
     return Grow(buffer, device_, Capacity(bytes));
   };
   absl::Status status = grow(host_activations_, activation_bytes);
-  // Without padding: K is not known here, and mostly it has none.
+  // Without padding: K is not known here, and most K need none.
   if (status.ok()) status = grow(device_activations_, activation_bytes);
   if (outputs_.size() < output_bytes.size()) outputs_.resize(output_bytes.size());
   for (size_t i = 0; i < output_bytes.size() && status.ok(); ++i) {
@@ -160,7 +161,7 @@ absl::Status CudaSlot::Prepare(const Launch& launch, bool host_outputs, bool alo
         static_cast<size_t>(LibraryRows(launch.m)) * OutputRowBytes(launch, target);
     if (outputs_[i].device.size() >= needs) continue;
     graphs_.Clear();
-    // Without it the launch runs all the same, on our own kernel.
+    // Without this room the launch runs on our own kernel.
     Grow(outputs_[i].device, device_, Capacity(needs)).IgnoreError();
   }
   const size_t bytes = static_cast<size_t>(launch.m) *
@@ -242,7 +243,7 @@ absl::Status CudaSlot::CopyIn(const Launch& launch) {
     error = cudaMemcpyAsync(to, host_activations_.data(), rows * row_bytes, cudaMemcpyHostToDevice,
                             stream_.get());
   } else {
-    // Cleared each time: the padding of one K is where rows of another K were.
+    // Cleared each time: the padding of one K may hold rows of another K.
     error = cudaMemset2DAsync(to + row_bytes, pitch, 0, pitch - row_bytes, rows, stream_.get());
     if (error == cudaSuccess) {
       error = cudaMemcpy2DAsync(to, pitch, host_activations_.data(), row_bytes, row_bytes, rows,

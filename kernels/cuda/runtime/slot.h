@@ -1,8 +1,8 @@
-// Buffers of one batch in flight on a CUDA device and the two ways to move them. Direct: kernels on
-// the compute stream copy in and out, quickest for a small batch that is alone. Overlapped: the
-// copy engines work on the slot's own stream beside another slot's kernels. Which of them when is
-// the backend's choice, as is the compute stream; each way's steps are called in the order
-// declared.
+// The buffers of one batch in flight on a CUDA device, and two ways to copy them. Direct: kernels
+// on the compute stream copy in and out, which is fastest for a small batch without others in
+// flight. Overlapped: copy engines work on the slot's own stream beside the kernels of another
+// slot. The backend (run.cc) selects the way and the compute stream. The steps of a way are called
+// in the order of their declaration.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -36,40 +36,40 @@ class CudaSlot : public LaunchSlot {
 
   // INTERNAL when the launch is larger than what was reserved: the caller's bug.
   absl::Status Check(const Launch& launch) const;
-  // Before either way: room for padded rows and for a library's; with host_outputs, the arms store
-  // into host memory where WritesToHost.
+  // First step of both ways: makes room for padded rows and for a library's extra rows. With
+  // host_outputs, arms store into host memory where WritesToHost says so.
   absl::Status Prepare(const Launch& launch, bool host_outputs, bool alone);
   // Bytes that are copied between host and device.
   size_t CopiedBytes(const Launch& launch) const;
-  // Where target i's arm stores.
+  // Where the arm of target i stores.
   std::byte* arm_output(size_t target) const {
     const Output& output = outputs_[target];
     return output.by_arm ? output.host.data() : output.device.data();
   }
-  // Rows that target i's arm may store, the launch's and those of ArmArgs::output_room.
+  // Rows that the arm of target i may store: the launch's rows and ArmArgs::output_room.
   int OutputRoom(const Launch& launch, size_t target) const;
-  // As an arm's launches are captured: changes with what the graph's nodes are.
+  // The key of the launch's captured graph; different graphs have different keys.
   GraphCache::Key GraphKey(const Launch& launch) const;
 
-  // Direct. What EnqueueIn and EnqueueOut put into the stream is the same for every launch of the
-  // same weights and M, so it can be a part of a captured graph; ExpectOutputs comes before it
-  // runs.
+  // Direct. EnqueueIn and EnqueueOut enqueue the same operations for every launch of the same
+  // weights and M, so a captured graph can contain them. ExpectOutputs must precede their
+  // execution.
   void ExpectOutputs(const Launch& launch);
   absl::Status EnqueueIn(const Launch& launch, bool programmatic, cudaStream_t stream);
   absl::Status EnqueueOut(const Launch& launch, bool programmatic, cudaStream_t stream);
-  // Errors as AwaitEmpty's. Faults are looked for in `compute`.
+  // Errors as of AwaitEmpty. Device faults are detected on `compute`.
   absl::StatusOr<LaunchTimes> AwaitOutputs(cudaStream_t compute, absl::Duration limit);
 
-  // Overlapped. Times are the host's, a microsecond or two late: a time of the device's would stall
-  // the compute stream. AwaitIn may be left out. BeginKernels is true when the activations were
-  // there already, so that `compute` was not made to wait for them; EndKernels comes after the
-  // kernels were put into it.
+  // Overlapped. Times are of the host's clock, one or two microseconds late: a time stamp of the
+  // device would stall the compute stream. AwaitIn is optional. BeginKernels returns true when the
+  // activations were copied already, so that `compute` need not wait for them. EndKernels follows
+  // the kernels in the stream.
   absl::Status CopyIn(const Launch& launch);
   absl::Status AwaitIn(absl::Duration limit);
   absl::StatusOr<bool> BeginKernels(cudaStream_t compute);
   absl::Status EndKernels(cudaStream_t compute);
   absl::Status CopyOut(const Launch& launch);
-  // `number`: of this launch in `timeline`.
+  // `number`: this launch's number in `timeline`.
   absl::StatusOr<LaunchTimes> Finish(Timeline& timeline, uint64_t number, absl::Duration limit);
 
   GraphCache& graphs() { return graphs_; }
@@ -84,13 +84,13 @@ class CudaSlot : public LaunchSlot {
     DeviceBuffer device;
     bool by_arm = false;  // of the launch at hand
   };
-  // What the host is told by the copy out.
+  // What the copy out reports to the host.
   struct Report {
     Stamps stamps;
     unsigned long long done[kMaxDoneFlags];
   };
-  // Every layer of a large model at one M. A graph of three kernels takes 115 KiB on the device and
-  // 33 KiB of the host (H200, driver 580).
+  // Enough for every layer of a large model at one M. A graph of three kernels takes 115 KiB on the
+  // device and 33 KiB of host memory (H200, driver 580).
   static constexpr size_t kGraphs = 512;
 
   absl::Status Open();
@@ -100,7 +100,7 @@ class CudaSlot : public LaunchSlot {
   const int device_;
   Stream stream_;
   Event in_done_, kernel_done_, out_done_;
-  // Of an overlapped launch, as its thread saw them.
+  // Times of an overlapped launch, as its thread saw them.
   Timeline::Time begin_, enqueued_;
   std::optional<Timeline::Time> in_time_;
   bool copies_out_ = false;
@@ -113,8 +113,8 @@ class CudaSlot : public LaunchSlot {
   GraphCache graphs_;
 };
 
-// Whether a launch takes less when the arm stores an output of so many bytes into host memory than
-// when it is copied there. alone: no other launch is in flight.
+// Whether a launch is faster when the arm stores an output of `bytes` bytes directly into host
+// memory than when the output is copied there. alone: no other launch is in flight.
 bool WritesToHost(const Arm& arm, size_t bytes, bool alone);
 
 }  // namespace fulcrum::cuda

@@ -16,8 +16,8 @@ namespace {
 
 constexpr int64_t kPieceBytes = int64_t{16} << 20;
 constexpr int64_t kGroupRows = 128;
-// Pages of the file are let go after this many pieces: often enough that a checkpoint larger than
-// host memory does not push out everything else.
+// Pages of the file are released after this many pieces, so that a checkpoint larger than host
+// memory does not evict everything else.
 constexpr int64_t kReleasePieces = 16;
 
 }  // namespace
@@ -40,7 +40,7 @@ absl::StatusOr<std::unique_ptr<Staging>> Staging::Make(int device) {
   absl::Status words = Grow(staging->found_nan_, device, sizeof(uint32_t));
   if (words.ok()) words = Grow(staging->host_nan_, device, sizeof(uint32_t));
   if (!words.ok()) return words;
-  // Ahead, so that the first upload finds the memory it needs before weights have taken it.
+  // Allocated here, before weights can take the memory.
   if (absl::Status s = staging->Reserve(kPieceBytes); !s.ok()) return s;
   return staging;
 }
@@ -60,7 +60,7 @@ absl::StatusOr<bool> Staging::Load(const WeightSource& source, const TileLayout&
   const int64_t rows = std::min(PieceRows(row_bytes), source.spec().n);
   if (absl::Status s = Reserve(static_cast<size_t>(rows * row_bytes)); !s.ok()) return s;
   const absl::Status enqueued = Enqueue(source, layout, resident);
-  // After an error too: what was enqueued reads these buffers and writes the caller's memory.
+  // After an error too: enqueued operations read these buffers and write the caller's memory.
   const absl::Status drained = WaitQuietly(stream_, done_);
   if (!enqueued.ok()) return enqueued;
   if (!drained.ok()) return drained;
@@ -72,7 +72,7 @@ absl::StatusOr<bool> Staging::Load(const WeightSource& source, const TileLayout&
 absl::Status Staging::Enqueue(const WeightSource& source, const TileLayout& layout,
                               std::byte* resident) {
   const WeightSpec& spec = source.spec();
-  // Bytes between the parts are read by the checksum, so they have to be something.
+  // The checksum reads the bytes between the parts, so they must be initialised.
   if (absl::Status s = CudaStatus(
           cudaMemsetAsync(resident, 0, static_cast<size_t>(layout.bytes()), stream_.get()),
           "cudaMemsetAsync");

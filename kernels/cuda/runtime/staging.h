@@ -1,5 +1,5 @@
-// The way of a weight's rows from their source into device memory: two pinned buffers filled in
-// turn, so that reading the file overlaps the copy and the repacking of the piece before.
+// Copies a weight's rows from their source into device memory through two pinned buffers that are
+// filled in turn. Reading the file overlaps the copy and the packing of the piece before.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -19,7 +19,7 @@
 
 namespace fulcrum::cuda {
 
-// Rows of one piece: as many whole groups of 128 as fit 16 MiB, at least one group.
+// Rows of one piece: as many groups of 128 as fit into 16 MiB, at least one.
 int64_t PieceRows(int64_t row_bytes);
 
 // One a device; uploads take turns.
@@ -28,7 +28,7 @@ class Staging {
   static absl::StatusOr<std::unique_ptr<Staging>> Make(int device);
 
   // Fills the layout.bytes() bytes at `resident` (device memory) with the weight: codes, padding,
-  // scales, and rows where the layout has them. All of it is there when this returns; after an
+  // scales, and rows where the layout has them. The copy is complete when this returns. After an
   // error nothing writes there any more. Returns whether some fp8 code is NaN.
   absl::StatusOr<bool> Load(const WeightSource& source, const TileLayout& layout,
                             std::byte* resident) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -47,7 +47,7 @@ class Staging {
   Event done_ ABSL_GUARDED_BY(mutex_);
   std::array<PinnedBuffer, 2> read_ ABSL_GUARDED_BY(mutex_);
   std::array<Event, 2> copied_ ABSL_GUARDED_BY(mutex_);  // read_[i] may be filled again
-  // One is enough: the stream packs a piece before it copies the next.
+  // One buffer is enough: the stream packs a piece before it copies the next.
   DeviceBuffer rows_ ABSL_GUARDED_BY(mutex_);
   DeviceBuffer found_nan_ ABSL_GUARDED_BY(mutex_);  // one 32-bit word, and its copy
   PinnedBuffer host_nan_ ABSL_GUARDED_BY(mutex_);

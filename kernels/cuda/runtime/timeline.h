@@ -1,6 +1,6 @@
-// When the launches on one compute stream ended, as the threads that wait for them saw it. A launch
-// whose input was there began when the one before it ended, so no event with a time, which stalls
-// the stream, is needed to tell computing from queueing. Thread-safe.
+// The end times of launches on one compute stream, as the waiting threads saw them. A launch whose
+// input is ready begins when the launch before it ends. So computing and queueing can be told apart
+// without events with times, which stall the stream. Thread-safe.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -19,7 +19,7 @@ class Timeline {
  public:
   using Time = std::chrono::steady_clock::time_point;
 
-  // The number of a launch that is put into the stream now, from 1.
+  // The number, from 1, of the launch that is enqueued now.
   uint64_t Next() ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::MutexLock lock(&mutex_);
     return ++last_;
@@ -30,8 +30,8 @@ class Timeline {
     ends_[number % ends_.size()] = {.number = number, .time = time};
   }
 
-  // When a launch began whose input was there at `ready` and which ended at `end`: `ready`, or the
-  // end of the launch before it when that is known and later.
+  // The begin of a launch whose input was ready at `ready` and which ended at `end`: `ready`, or
+  // the end of the launch before it if that is known and later.
   Time Began(uint64_t number, Time ready, Time end) const ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::MutexLock lock(&mutex_);
     const End& before = ends_[(number - 1) % ends_.size()];

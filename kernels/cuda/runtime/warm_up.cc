@@ -1,6 +1,6 @@
-// The first run of every kernel that calls on a weight may need. The runtime loads a kernel when it
-// is first launched, which takes milliseconds and memory: here, where an upload can still fail, not
-// in a call.
+// Runs every kernel that calls on a weight may need. The runtime loads a kernel at its first
+// launch, which takes milliseconds and memory. Warm-up moves that from the first call to the
+// upload, which can report a failure.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <vector>
@@ -14,21 +14,21 @@
 namespace fulcrum::cuda {
 namespace {
 
-// One M for each kernel of a prefill arm: more rows than these run the same.
+// One M for each kernel of a prefill arm; more rows run the same kernels.
 constexpr int kPrefillRows[] = {33, 65};
 constexpr int kMostWarmRows = 65;
-// A library has kernels for other M too and loads them when they are first called. It is asked here
-// what it recommends for these.
+// A library has kernels for other M too, which it loads at their first call.
 constexpr int kWarmRoom = LibraryRows(kMostWarmRows);
 
-// A live launch that arrives meanwhile waits for at most so many warm-up runs.
+// A live launch that arrives during warm-up waits for at most this many runs.
 constexpr size_t kRunsAtOnce = 8;
 
-// Every M of a decode batch's piece: an arm may have a kernel for each. Of prefill, a few.
+// Every M of a decode batch's piece, since an arm may have a kernel for each, and a few M of
+// prefill.
 std::vector<int> WarmRows(const Arm& arm) {
   std::vector<int> rows;
   const int last = std::min({arm.m_max, arm.rows_per_launch, kMaxDecodeRows});
-  // Rows that are left over by full pieces may be fewer than m_min.
+  // The rest after full pieces may have fewer rows than m_min.
   const int first = arm.m_max > arm.rows_per_launch ? 1 : arm.m_min;
   for (int m = first; m <= last; ++m) rows.push_back(m);
   if (arm.rows_per_launch > kMaxDecodeRows) {
@@ -65,7 +65,7 @@ absl::Status CudaBackend::WarmUp(const CudaWeight& weight) {
   if (!status.ok()) {
     return absl::Status(status.code(), absl::StrCat(spec.name, ": warm-up: ", status.message()));
   }
-  // Which tile an M takes is known to its launch alone.
+  // The launch selects the tile by M, so all tiles are loaded here.
   if ((device_.caps & kCapBlockScaled) != 0 && spec.format == WeightFormat::kFp8Block128) {
     if (absl::Status s = CudaStatus(LoadW8A8(), "loading of w8a8 kernels"); !s.ok()) return s;
   }
@@ -80,7 +80,7 @@ absl::Status CudaBackend::WarmUp(const CudaWeight& weight) {
                         .output_room = kWarmRoom},
                        *done);
     if (!status.ok()) {
-      // What was enqueued uses the buffers freed below.
+      // Enqueued operations use the buffers that are freed below.
       if (absl::IsDeadlineExceeded(AwaitEmpty(compute_.get(), kHangLimit))) GiveUp(ordinal_);
       return absl::Status(status.code(),
                           absl::StrCat(spec.name, ": warm-up of arm ", std::string(arm.name), ": ",
@@ -93,9 +93,9 @@ absl::Status CudaBackend::WarmUp(const CudaWeight& weight) {
 }
 
 absl::Status CudaBackend::WarmUpArm(const Arm& arm, ArmArgs args, const Event& done) {
-  // Of the launches that an arm can fuse only the kernel is known here, not who is launched with
-  // whom: a weight beside itself, as in gate and up, and twice, as in q, k and v. A choice that
-  // this does not meet is loaded by its first call.
+  // The weights that will be fused with this one are not known here. So it is fused with itself
+  // once, as gate and up are, and twice, as q, k and v are. The first call of another combination
+  // loads its kernel if it needs another one.
   const FusedWeight itself = {args.weight, args.output, args.output_pitch};
   const std::vector<FusedWeight> fused(arm.fuses ? 2 : 0, itself);
   std::vector<ArmArgs> runs;

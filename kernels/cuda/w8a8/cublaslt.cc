@@ -16,7 +16,7 @@
 #include "kernels/cuda/host/device_memory.h"
 #include "kernels/cuda/layout/layout.h"
 
-// A toolkit may come without the library's header, or with one that has no block scales.
+// A toolkit may lack the library's header, or have one without block scales.
 #if __has_include(<cublasLt.h>)
 #include <cublasLt.h>
 #if CUBLAS_VERSION >= 120900
@@ -36,12 +36,12 @@ namespace {
 
 constexpr size_t kOldestVersion = 120900;  // the first with block scales of 128
 
-// Every operand of 8 bits, and every row of the output, begins at a multiple of so many bytes.
+// 8-bit operands and output rows begin at multiples of this many bytes.
 constexpr uintptr_t kLeastAlignment = 16;
-// Beyond this no algorithm asks for more.
+// No algorithm requires more than this.
 constexpr uintptr_t kMostAlignment = 256;
-// A row of the weights' scales is padded to a multiple of so many, which ours are not: where the
-// blocks of K do not fill it, it would take the scales of other blocks.
+// The library expects rows of weight scales that are padded to a multiple of this many. Ours are
+// not padded, so other block counts would read the scales of other blocks.
 constexpr int64_t kScalesTogether = 4;
 
 // clang-format off
@@ -75,7 +75,7 @@ uint32_t AlignmentOf(const void* data) {
   return static_cast<uint32_t>(std::min(address & -address, kMostAlignment));
 }
 
-// Of a layout, a description or a preference: what the library made, given back to it.
+// Owns a layout, a description or a preference that the library made.
 template <class Handle>
 class Owned {
  public:
@@ -98,7 +98,7 @@ class Library final : public CublasLt {
   Library(int device, const Functions& lt, DeviceBuffer workspace)
       : device_(device), lt_(lt), workspace_(std::move(workspace)) {}
   ~Library() override {
-    // Giving it back waits for the device, as freeing does.
+    // Destroying it waits for the device, as freeing memory does.
     if (handle_ == nullptr || GivenUp(device_)) return;
     cudaSetDevice(device_);
     lt_.Destroy(handle_);
@@ -139,7 +139,7 @@ class Library final : public CublasLt {
   // alignment of the rest.
   using Key = std::tuple<int, int64_t, int64_t, bool, DType, int64_t, uint32_t, uint32_t>;
 
-  // What a problem is called in the library's terms.
+  // A problem in the library's terms.
   struct Call {
     explicit Call(const Functions& functions)
         : lt(functions),
@@ -183,7 +183,7 @@ class Library final : public CublasLt {
     Owned<cublasLtMatrixLayout_t> weights, activations, output;
   };
 
-  // What it demands and, of scales that mean something else to it, does not notice.
+  // The library's requirements, including those on scales that it does not check.
   static bool Suits(const LtProblem& p) {
     if (p.weight_scales == nullptr) return true;
     return p.m % kLibraryRows == 0 && p.k % kBlockK == 0 && p.k / kBlockK % kScalesTogether == 0 &&
@@ -256,7 +256,8 @@ absl::StatusOr<std::unique_ptr<CublasLt>> CublasLt::Open(int device,
     if (library == nullptr) said = dlerror();
   }
   if (library == nullptr) return absl::UnavailableError(said);
-  // It stays loaded: others may have opened it too, and it unloads badly beside a live context.
+  // The library stays loaded: other code may have opened it too, and unloading it beside a live
+  // context is not safe.
   Functions lt;
   if (const std::string missing = lt.Find(library); !missing.empty()) {
     return absl::UnavailableError(absl::StrCat("the library lacks ", missing));

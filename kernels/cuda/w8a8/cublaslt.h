@@ -1,5 +1,5 @@
-// The vendor's matrix library, opened at run time: nothing links to it, and a machine without it
-// runs without its arm and its rows of the benchmark. One object is one device's.
+// The vendor's matrix library, opened at run time. Nothing links to it; without it, its arm and its
+// rows of the benchmark are missing. One object serves one device.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -30,18 +30,18 @@ struct LtProblem {
   const float* activation_scales = nullptr;
 };
 
-// The library multiplies block-scaled activations by four rows only.
+// The library multiplies block-scaled activations in multiples of four rows.
 inline constexpr int kLibraryRows = 4;
 constexpr int LibraryRows(int m) { return (m + kLibraryRows - 1) / kLibraryRows * kLibraryRows; }
 
-// What it may use on the device beside its operands: what its maker recommends for sm_90.
+// Its workspace on the device: the size that its maker recommends for sm_90.
 inline constexpr int64_t kLibraryWorkspaceBytes = int64_t{32} << 20;
 
-// Not safe for concurrent use: a device's is used under its backend's launch mutex. Products share
-// the workspace, so they go into one stream.
+// Not thread-safe: the backend uses it under its launch mutex. Products share the workspace, so
+// they must be in one stream.
 class CublasLt {
  public:
-  // More problems than these are forgotten all at once, and asked for again.
+  // When there are more problems than this, all are forgotten and queried again.
   static constexpr size_t kMostPlans = 8192;
 
   // The calling thread's device must be `device`. UNAVAILABLE, with the reason, when there is no
@@ -51,14 +51,14 @@ class CublasLt {
   static std::span<const char* const> Names();
   virtual ~CublasLt() = default;
 
-  // Whether it has an algorithm for the problem. Asks the library once for each M, N, K, output
-  // type, pitch and alignment; pointers beyond their alignment make no difference.
+  // Whether the library has an algorithm for the problem. Queries it once for each M, N, K, output
+  // type, pitch and alignment of pointers.
   virtual bool Takes(const LtProblem& problem) = 0;
-  // Enqueues the product on the algorithm that the library recommends. False when it has none, or
-  // fails to launch it: then Takes is false from there on.
+  // Enqueues the product with the algorithm that the library recommends. False when there is none
+  // or its launch fails; from then on Takes is false.
   virtual bool Multiply(const LtProblem& problem, cudaStream_t stream) = 0;
 
-  // How many problems it remembers, how often the library was asked, and what it enqueued.
+  // Remembered problems, queries of the library, and enqueued products.
   struct Counts {
     size_t plans = 0;
     int64_t asked = 0, products = 0;

@@ -1,5 +1,5 @@
-// Sixteen threads quantise the 128 K of a token, eight values each. A thread block does as many
-// tokens as makes their scales whole sectors.
+// Sixteen threads quantise the 128 K of a token, eight values each. A thread block quantises as
+// many tokens as make their scales a whole number of sectors.
 // SPDX-License-Identifier: Apache-2.0
 #include <cuda_fp8.h>
 
@@ -30,7 +30,7 @@ __global__ void __launch_bounds__(kThreadsOfToken* kTokens)
     pairs[2] = v.z;
     pairs[3] = v.w;
   }
-  // As integers magnitudes keep their order, and infinities and NaN are above all others.
+  // Compared as integers, magnitudes keep their order, with infinities and NaN above all others.
   uint32_t largest = 0;
   for (const uint32_t pair : pairs) {
     largest = max(largest, max(pair << 16 & 0x7fff0000u, pair & 0x7fff0000u));
@@ -41,7 +41,7 @@ __global__ void __launch_bounds__(kThreadsOfToken* kTokens)
   if (token >= to.scale_pitch) return;
   const bool finite = largest < 0x7f800000u;
   const float scale = finite ? __fdiv_rn(__uint_as_float(largest), kLargestE4m3) : 1.0f;
-  // A scale so small that its inverse overflows quantises to what it can: saturated codes.
+  // For a scale whose inverse overflows the codes saturate.
   const float inverse = scale > 0 ? fminf(__fdiv_rn(1.0f, scale), 0x1.fffffep127f) : 0.0f;
   uint32_t codes[2];
   for (int word = 0; word < 2; ++word) {

@@ -9,14 +9,14 @@
 
 namespace fulcrum::cuda {
 
-// Tokens are quantised in groups of so many; the group's last ones beyond m, as far as there is
-// room for their scales, get codes and scales of 0.
+// Tokens are quantised in groups of this many. Those of the last group beyond m get codes and
+// scales of 0, as far as there is room for their scales.
 inline constexpr int kTokensTogether = 16;
 constexpr int RoundedTokens(int m) {
   return (m + kTokensTogether - 1) / kTokensTogether * kTokensTogether;
 }
 
-// Where the quantised rows of a launch are, in device memory.
+// The quantised rows of a launch in device memory.
 struct QuantisedRows {
   std::byte* codes = nullptr;  // [tokens that get any][blocks * 128] E4M3, 16-byte aligned
   float* scales = nullptr;     // [blocks][scale_pitch]: the scales of one K block lie together
@@ -25,7 +25,7 @@ struct QuantisedRows {
 
 // rows: BF16 [m][pitch], padded with zeros to whole blocks (launch.h). value = code * scale with
 // scale = (largest magnitude of the 128) / 448 and the code rounded to nearest even; 128 zeros have
-// scale 0. A value that is not finite makes its 128 codes NaN, and so its own row's results.
+// scale 0. A value that is not finite makes its 128 codes NaN, and so the results of its own row.
 cudaError_t QuantiseRows(const uint16_t* rows, int64_t pitch, int m, int blocks,
                          const QuantisedRows& to, cudaStream_t stream);
 

@@ -1,4 +1,4 @@
-// Which tile takes the least time.
+// Selects the tile with the lowest estimated time.
 // SPDX-License-Identifier: Apache-2.0
 #include <iterator>
 

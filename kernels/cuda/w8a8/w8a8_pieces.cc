@@ -1,4 +1,4 @@
-// The rows of a launch of class w8a8, a scratch full at a time.
+// Divides the rows of a launch of class w8a8 into pieces that fit into the scratch.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 

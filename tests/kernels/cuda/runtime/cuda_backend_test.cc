@@ -126,7 +126,7 @@ TEST(CudaBackend, PrefillInPiecesGivesEachRowWhatItGetsAlone) {
   }
 }
 
-// `rounds` launches of one slot, compared with what the weight gave when nobody else ran.
+// `rounds` launches of one slot, compared with the weight's outputs when no other slot ran.
 int Differences(Backend& backend, const ResidentWeight& weight, std::span<const uint16_t> x, int m,
                 const Bytes& expected, int rounds) {
   int differences = 0;

@@ -1,6 +1,6 @@
-// A device that does not answer: whoever waits for it is let go, the device is given up, and
-// nothing that would wait for it for good is tried. Each such device is a process's own, since
-// giving up is for the rest of the process.
+// A device that does not answer: waiting threads return, the device is given up, and nothing that
+// would wait for it for good is tried. Each such device is a process's own, since giving up is for
+// the rest of the process.
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 #include <unistd.h>

@@ -38,7 +38,7 @@ struct Size {
   int64_t n, k;
 };
 
-// How a launch is made: rows, what the output is like, who multiplies.
+// A launch: rows, output, and which kernel multiplies.
 struct How {
   int m = 0;
   DType type = DType::kF32;
