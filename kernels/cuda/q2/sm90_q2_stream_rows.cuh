@@ -1,6 +1,6 @@
-// Class exact for q2_0 (order.h), few rows of x, where there are bulk copies: Q2WarpRows' work (see
-// q2_lanes.cuh) on tiles that come one after the other into a ring in shared memory, and on x that
-// each thread block quantises itself.
+// Class exact for q2_0 (order.h) on sm_90 and later, one to four rows of x: the work of Q2WarpRows
+// (see q2_lanes.cuh) on tiles that bulk copies bring, one after the other, into a ring in shared
+// memory. Each thread block quantises x itself.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -16,11 +16,11 @@
 
 namespace fulcrum::cuda {
 
-// Three tiles are worked on at a time, each by warps of a few of its rows; one more warp asks for
-// tiles.
+// Three tiles are computed at a time, each by warps that have a few of its rows. One more warp
+// copies.
 inline constexpr int kQ2StreamTiles = 3;
-// A warp's pairs of rows. One, so twice the warps, pays where virtual threads have more than a
-// chunk and x is not read too often for it (measured on an H200: K = 2560 and 5120).
+// Pairs of rows of a warp. One pair, and so twice the warps, is faster where virtual threads have
+// more than one chunk and x is not read too often (measured on an H200 at K = 2560 and 5120).
 constexpr int Q2StreamPairs(int columns, int chunks) {
   return columns <= 2 && chunks > kQ2Threads ? 1 : 2;
 }
@@ -31,15 +31,15 @@ struct Q2StreamRows {
   const uint16_t* rows;   // BF16 [m][pitch]
   int64_t pitch;
   int tile_bytes;
-  int group_tiles, longer_groups;  // tiles of a thread block; so many have one more
-  // Tiles in shared memory, a multiple of those worked on: then a place in the ring is always the
-  // same warps', and whoever waits for it has seen all that was there before.
+  int group_tiles, longer_groups;  // tiles of a thread block; longer_groups blocks have one more
+  // Tiles in shared memory, a multiple of kQ2StreamTiles. So a stage always belongs to the same
+  // warps, and a warp that waits for it has read what was there before.
   int stages;
   int x_at, barriers_at, shared_bytes;  // after the tiles: x as QuantiseForLanes lays it out
   int thread_blocks;
   FastDivmod by_chunks = FastDivmod(1);
 
-  // Whether it fits; sets what the plan decides.
+  // Computes sizes and offsets; false where shared memory does not suffice.
   bool Plan(int tiles, int multiprocessors, int max_shared_bytes) {
     thread_blocks = std::min(tiles, multiprocessors);
     group_tiles = tiles / thread_blocks;
@@ -96,7 +96,7 @@ __device__ __forceinline__ void AddSharedChunk(uint32_t codes_at, int code_pitch
   }
 }
 
-// Eight chunks a warp and pass, four lanes each; two passes' values are asked for ahead.
+// A pass of a warp quantises eight chunks, four lanes each. Values are loaded two passes ahead.
 template <int kWarps>
 __device__ __forceinline__ void QuantiseToShared(const Q2StreamRows& p, int warp, int lane,
                                                  std::byte* x) {
@@ -129,28 +129,42 @@ __device__ __forceinline__ void QuantiseToShared(const Q2StreamRows& p, int warp
 }
 
 template <int kColumns, int kPairs>
-__global__ void __launch_bounds__(Q2StreamThreads(kPairs), 1)
-    Sm90Q2StreamRowsKernel(const __grid_constant__ Q2StreamRows p) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  extern __shared__ __align__(128) std::byte shared[];
-  LaunchDependentGrids();
-  constexpr int kRows = 2 * kPairs;
-  constexpr int kTileWarps = kQ2Pairs / kPairs, kWarps = kQ2StreamTiles * kTileWarps;
-  const int lane = static_cast<int>(threadIdx.x % 32);
-  const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x / 32), 0);
-  const int group = static_cast<int>(blockIdx.x);
-  const int first_tile = group * p.group_tiles + min(group, p.longer_groups);
-  const int tile_count = p.group_tiles + (group < p.longer_groups ? 1 : 0);
-  const uint32_t ring = SharedAddress(shared);
-  const uint32_t full = ring + p.barriers_at, empty = full + p.stages * 8;
-  if (warp == kWarps) {
+struct Sm90Q2StreamRows {
+  static constexpr int kRows = 2 * kPairs;
+  static constexpr int kTileWarps = kQ2Pairs / kPairs;  // warps of a tile
+  static constexpr int kWarps = kQ2StreamTiles * kTileWarps;
+  using Sums = float[kRows][kColumns];
+  static_assert(kQ2Pairs % kPairs == 0, "warps have whole pairs of a tile's rows");
+  static_assert(kRows * kColumns <= 32, "a lane stores each of a warp's values");
+  static_assert(kQ2Threads % 32 == 0, "a lane plays as many virtual threads as any other");
+
+  const Q2StreamRows& p;
+  std::byte* const shared;  // tiles, x, barriers
+  const int lane, warp;
+  const int first_tile, tile_count;  // of the thread block
+  const uint32_t ring, full, empty;
+
+  __device__ __forceinline__ Sm90Q2StreamRows(const Q2StreamRows& params, std::byte* memory,
+                                              int group)
+      : p(params),
+        shared(memory),
+        lane(static_cast<int>(threadIdx.x % 32)),
+        warp(__shfl_sync(~0u, static_cast<int>(threadIdx.x / 32), 0)),
+        first_tile(group * p.group_tiles + min(group, p.longer_groups)),
+        tile_count(p.group_tiles + (group < p.longer_groups ? 1 : 0)),
+        ring(SharedAddress(memory)),
+        full(ring + p.barriers_at),
+        empty(full + p.stages * 8) {}
+
+  __device__ __forceinline__ void Copy(int i, int stage, uint64_t policy) const {
+    MbarrierArriveExpectTx(full + 8 * stage, p.tile_bytes);
+    BulkCopy(ring + stage * p.tile_bytes, p.product.tiles + int64_t{first_tile + i} * p.tile_bytes,
+             p.tile_bytes, full + 8 * stage, policy);
+  }
+  // Copying warp: one thread fills the ring before the thread block synchronises, and then each
+  // stage that becomes free.
+  __device__ __forceinline__ void Produce() const {
     const uint64_t policy = EvictFirstPolicy();
-    const auto ask = [&](int i, int stage) {
-      MbarrierArriveExpectTx(full + 8 * stage, p.tile_bytes);
-      BulkCopy(ring + stage * p.tile_bytes,
-               p.product.tiles + int64_t{first_tile + i} * p.tile_bytes, p.tile_bytes,
-               full + 8 * stage, policy);
-    };
     int i = 0;
     if (lane == 0) {
       for (int stage = 0; stage < p.stages; ++stage) {
@@ -158,45 +172,71 @@ __global__ void __launch_bounds__(Q2StreamThreads(kPairs), 1)
         MbarrierInit(empty + 8 * stage, kTileWarps);
       }
       MbarrierInitFence();
-      for (; i < min(p.stages, tile_count); ++i) ask(i, i);
+      for (; i < min(p.stages, tile_count); ++i) Copy(i, i, policy);
     }
     __syncwarp();
     __syncthreads();
     if (lane != 0) return;
     for (PipelineState at; i < tile_count; ++i, at.Advance(p.stages)) {
       MbarrierWait(empty + 8 * at.stage, at.parity);
-      ask(i, at.stage);
+      Copy(i, at.stage, policy);
     }
-    return;
   }
-  WaitOnDependentGrids();
-  QuantiseToShared<kWarps>(p, warp, lane, shared + p.x_at);
-  __syncthreads();
-  const int first_pair = warp % kTileWarps * kPairs;
-  const Q2Layout& layout = p.product.layout;
-  const int chunks = layout.chunks;
-  // Where the lane's first chunk is in a tile, and in x.
-  uint32_t first_codes = layout.CodesAt(first_pair, lane);
-  uint32_t first_scales = layout.ScalesAt(first_pair, lane);
-  uint32_t first_x = ring + p.x_at + lane * 16;
-  uint32_t first_constants = ring + p.x_at + chunks * 32 + lane * 8;
-  ForceInRegister(first_codes);
-  ForceInRegister(first_scales);
-  ForceInRegister(first_x);
-  ForceInRegister(first_constants);
-  int stage = warp / kTileWarps;
-  uint32_t parity = 0;
+
+  // Where a lane's first chunk is: codes and scales from the begin of a tile, x and its constants
+  // in shared memory.
+  struct FirstChunk {
+    uint32_t codes, scales, x, constants;
+  };
+
+  // Computing warp: its rows of every third tile.
+  __device__ __forceinline__ void Compute() const {
+    WaitOnDependentGrids();
+    QuantiseToShared<kWarps>(p, warp, lane, shared + p.x_at);
+    __syncthreads();
+    const int first_pair = warp % kTileWarps * kPairs;
+    const Q2Layout& layout = p.product.layout;
+    FirstChunk first = {
+        .codes = static_cast<uint32_t>(layout.CodesAt(first_pair, lane)),
+        .scales = static_cast<uint32_t>(layout.ScalesAt(first_pair, lane)),
+        .x = ring + p.x_at + lane * 16,
+        .constants = ring + p.x_at + layout.chunks * 32 + lane * 8,
+    };
+    ForceInRegister(first.codes), ForceInRegister(first.scales);
+    ForceInRegister(first.x), ForceInRegister(first.constants);
+    int stage = warp / kTileWarps;
+    uint32_t parity = 0;
 #pragma unroll 1
-  for (int i = stage; i < tile_count; i += kQ2StreamTiles) {
-    MbarrierWait(full + 8 * stage, parity);
-    float sums[kRows][kColumns] = {};
-    const uint32_t tile = ring + stage * p.tile_bytes;
-    uint32_t codes_at = tile + first_codes, scales_at = tile + first_scales;
-    uint32_t x = first_x, constants_at = first_constants;
+    for (int i = stage; i < tile_count; i += kQ2StreamTiles) {
+      MbarrierWait(full + 8 * stage, parity);
+      Sums sums = {};
+      SumTile(ring + stage * p.tile_bytes, first, sums);
+      __syncwarp();
+      if (lane == 0) MbarrierArrive(empty + 8 * stage);
+      stage += kQ2StreamTiles;
+      if (stage >= p.stages) {
+        stage -= p.stages;
+        parity ^= 1;
+      }
+#pragma unroll
+      for (int row = 0; row < kRows; ++row) {
+#pragma unroll
+        for (int c = 0; c < kColumns; ++c) sums[row][c] = Butterfly(sums[row][c]);
+      }
+      StoreFromLanes<kRows, kColumns>(p.product, first_tile + i, first_pair, sums);
+    }
+  }
+
+  // The lane's virtual threads, one after the other. Those that own no chunk hold +0.
+  __device__ __forceinline__ void SumTile(uint32_t tile, const FirstChunk& first,
+                                          Sums& sums) const {
+    const Q2Layout& layout = p.product.layout;
+    const int chunks = layout.chunks;
+    uint32_t codes_at = tile + first.codes, scales_at = tile + first.scales;
+    uint32_t x = first.x, constants_at = first.constants;
 #pragma unroll 1
     for (int own = lane; own < kQ2Threads; own += 32) {
-      // Virtual threads that own nothing hold +0.
-      float v[kRows][kColumns] = {};
+      Sums v = {};
       uint32_t v_codes = codes_at, v_scales = scales_at, v_x = x, v_constants = constants_at;
 #pragma unroll 1
       for (int chunk = own; chunk < chunks; chunk += kQ2Threads) {
@@ -217,19 +257,20 @@ __global__ void __launch_bounds__(Q2StreamThreads(kPairs), 1)
         for (int c = 0; c < kColumns; ++c) sums[row][c] = __fadd_rn(sums[row][c], v[row][c]);
       }
     }
-    __syncwarp();
-    if (lane == 0) MbarrierArrive(empty + 8 * stage);
-    stage += kQ2StreamTiles;
-    if (stage >= p.stages) {
-      stage -= p.stages;
-      parity ^= 1;
-    }
-#pragma unroll
-    for (int row = 0; row < kRows; ++row) {
-#pragma unroll
-      for (int c = 0; c < kColumns; ++c) sums[row][c] = Butterfly(sums[row][c]);
-    }
-    StoreFromLanes<kRows, kColumns>(p.product, first_tile + i, first_pair, sums);
+  }
+};
+
+template <int kColumns, int kPairs>
+__global__ void __launch_bounds__(Q2StreamThreads(kPairs), 1)
+    Sm90Q2StreamRowsKernel(const __grid_constant__ Q2StreamRows p) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  extern __shared__ __align__(128) std::byte shared[];
+  LaunchDependentGrids();
+  const Sm90Q2StreamRows<kColumns, kPairs> rows(p, shared, static_cast<int>(blockIdx.x));
+  if (rows.warp == rows.kWarps) {
+    rows.Produce();
+  } else {
+    rows.Compute();
   }
 #endif
 }

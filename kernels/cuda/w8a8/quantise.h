@@ -12,7 +12,7 @@ namespace fulcrum::cuda {
 // Tokens are quantised in groups of this many. Those of the last group beyond m get codes and
 // scales of 0, as far as there is room for their scales.
 inline constexpr int kTokensTogether = 16;
-constexpr int RoundedTokens(int m) {
+__host__ __device__ constexpr int RoundedTokens(int m) {
   return (m + kTokensTogether - 1) / kTokensTogether * kTokensTogether;
 }
 
