@@ -137,7 +137,9 @@ struct Sm90StreamGemm {
     MbarrierInitFence();
   }
 
+  // By the computing warps, or by one thread and tensor copies.
   __device__ __forceinline__ void CopyActivations() const {
+    WaitOnDependentGrids();
     const int first = FirstBlock(0);
     const RowCopies rows = {.from = p.activations + first * kBlockK,
                             .pitch = p.activation_pitch,
@@ -146,6 +148,10 @@ struct Sm90StreamGemm {
                             .row_parts = p.row_parts,
                             .by_row_parts = p.by_row_parts};
     CopyRows<kHalfX>(rows, x, warp, p.plan.warps, lane);
+  }
+  __device__ __forceinline__ void AwaitActivations() const {
+    AsyncWait<0>();
+    NamedBarrierSync(2, p.plan.warps * 32);
   }
 
   __device__ __forceinline__ void LoadActivations(const CUtensorMap* map) const {
@@ -172,28 +178,21 @@ struct Sm90StreamGemm {
     const uint32_t ring = x + p.rings + warp * stages * kBlockBytes + lane * 16;
     const uint32_t ring_full = x + p.full + warp * stages * 8;
     const uint32_t ring_empty = x + p.empty + warp * stages * 8;
-    if (p.copies) {
-      WaitOnDependentGrids();
-      CopyActivations();
-    }
+    if (p.copies) CopyActivations();
     // Address of this lane's row of 8 elements for ldmatrix. Rows are 128 bytes, swizzled. The
     // chunk of an odd step has the number of the even step's with bit 2 flipped. Activations begin
     // at a multiple of 1024 bytes.
     const uint32_t row_x =
         x + lane % 8 * 128 + (static_cast<uint32_t>((lane / 8) ^ (lane % 8)) << 4);
     float next_scale = warp < units.count ? Scale(units[warp]) : 0.0f;
-    if (lane == 0) {  // each warp initialises its own barriers, since one thread initialises them
-                      // one after the other
+    if (lane == 0) {  // each warp its own, since one thread initialises barriers one by one
       for (int i = 0; i < stages; ++i) MbarrierInit(ring_empty + 8 * i, 1);
       MbarrierInitFence();
     }
     __syncwarp();
     __syncthreads();
     WaitOnDependentGrids();
-    if (p.copies) {
-      AsyncWait<0>();
-      NamedBarrierSync(2, p.plan.warps * 32);
-    }
+    if (p.copies) AwaitActivations();
     PipelineState at;
     for (int item = warp; item < units.count; item += p.plan.warps) {
       const int unit = units[item], segment = SegmentOf(unit), blocks = Blocks(segment);
@@ -225,17 +224,19 @@ struct Sm90StreamGemm {
             Mma(inner[t], odd, make_uint2(columns.z, columns.w));
           }
         }
-        const float block_scale = Quarter::kScaled ? __shfl_sync(~0u, scale, block) : 1.0f;
-#pragma unroll
-        for (int t = 0; t < kTiles; ++t) {
-#pragma unroll
-          for (int e = 0; e < 4; ++e) {
-            outer[t][e] = __fmaf_rn(block_scale, inner[t][e], outer[t][e]);
-          }
-        }
+        Fold(Quarter::kScaled ? __shfl_sync(~0u, scale, block) : 1.0f, inner, outer);
         at.Advance(stages);
       }
       StorePartials(unit, outer);
+    }
+  }
+
+  __device__ __forceinline__ static void Fold(float scale, const float (&inner)[kTiles][4],
+                                              float (&outer)[kTiles][4]) {
+#pragma unroll
+    for (int t = 0; t < kTiles; ++t) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) outer[t][e] = __fmaf_rn(scale, inner[t][e], outer[t][e]);
     }
   }
 
@@ -313,6 +314,27 @@ __global__ void __launch_bounds__((kStreamWarps<Quarter, kTiles> + kStreamMostPr
 #endif
 }
 
+// What follows from the plan: offsets in shared memory, divisors, and how activations are copied.
+template <class Quarter, int kTiles>
+void SetPlaces(const GemmParams& p, StreamGemmArgs* args) {
+  const StreamGemmPlan& plan = args->plan;
+  args->copies = p.m <= kCopiedRows;
+  args->row_blocks = plan.rank_segments * p.segment_blocks;
+  args->row_parts = (args->row_blocks + 1) / 2;
+  args->by_row_parts = FastDivmod(args->row_parts);
+  args->activations = p.x;
+  args->activation_pitch = p.x_pitch;
+  args->rings = args->row_blocks * Sm90StreamGemm<Quarter, kTiles>::kBlockX;
+  args->sums = args->rings + plan.warps * plan.stages * Quarter::kBlockBytes;
+  args->full = args->sums + plan.own_units * kTiles * kPartialBytes;
+  args->empty = args->full + plan.warps * plan.stages * 8;
+  args->x_full = args->empty + plan.warps * plan.stages * 8;
+  args->tile_full = args->x_full + plan.rank_segments * 8;
+  args->taken = args->tile_full + plan.own_tiles * 8;
+  args->by_ranks = FastDivmod(plan.ranks);
+  args->by_rank_segments = FastDivmod(plan.rank_segments);
+}
+
 // m <= 8 kTiles. Sets `serves` to false and launches nothing where this kernel cannot serve.
 template <class Quarter, int kTiles>
 cudaError_t LaunchStreamGemm(const GemmParams& p, std::span<const GemmTarget> targets,
@@ -350,22 +372,7 @@ cudaError_t LaunchStreamGemm(const GemmParams& p, std::span<const GemmTarget> ta
       shape.tiles = left;
       args.plan = PlanStreamGemm(shape, device);
     }
-    args.copies = p.m <= kCopiedRows;
-    args.row_blocks = args.plan.rank_segments * p.segment_blocks;
-    args.row_parts = (args.row_blocks + 1) / 2;
-    args.by_row_parts = FastDivmod(args.row_parts);
-    args.activations = p.x;
-    args.activation_pitch = p.x_pitch;
-    args.rings =
-        args.plan.rank_segments * p.segment_blocks * Sm90StreamGemm<Quarter, kTiles>::kBlockX;
-    args.sums = args.rings + args.plan.warps * args.plan.stages * Quarter::kBlockBytes;
-    args.full = args.sums + args.plan.own_units * kTiles * kPartialBytes;
-    args.empty = args.full + args.plan.warps * args.plan.stages * 8;
-    args.x_full = args.empty + args.plan.warps * args.plan.stages * 8;
-    args.tile_full = args.x_full + args.plan.rank_segments * 8;
-    args.taken = args.tile_full + args.plan.own_tiles * 8;
-    args.by_ranks = FastDivmod(args.plan.ranks);
-    args.by_rank_segments = FastDivmod(args.plan.rank_segments);
+    SetPlaces<Quarter, kTiles>(p, &args);
     if (const cudaError_t error = AllowShared(kernel, args.plan.shared_bytes);
         error != cudaSuccess) {
       return error;
