@@ -9,6 +9,7 @@
 
 #include "kernels/cuda/exact/exact_step.cuh"
 #include "kernels/cuda/gemm/gemm_params.cuh"
+#include "kernels/cuda/gemm/tile_weights.cuh"
 
 namespace fulcrum::cuda {
 
@@ -22,15 +23,7 @@ __global__ void __launch_bounds__(kMaxWarps * 32) ExactGemmKernel(GemmParams p) 
   const int chunks = (p.m + kColumns - 1) / kColumns;
   const int first_column = static_cast<int>(blockIdx.x) % chunks * kColumns;
   const int first_tile = static_cast<int>(blockIdx.x) / chunks * kTiles;
-  const float* const scales =
-      Weights::kScaled ? p.scales + int64_t{first_tile * kTileRows / kScaleRows} * p.blocks
-                       : nullptr;
-  const std::byte* tile_codes[kTiles];
-#pragma unroll
-  for (int i = 0; i < kTiles; ++i) {
-    // Beyond the last tile the last one is computed again and not stored.
-    tile_codes[i] = TileCodes(p, min(first_tile + i, p.tiles - 1), Weights::kBlockBytes);
-  }
+  TileWeights<Weights, kTiles> tiles(p, first_tile, lane);
   const uint16_t* x[kColumns];
 #pragma unroll
   for (int c = 0; c < kColumns; ++c) x[c] = p.x + min(first_column + c, p.m - 1) * p.x_pitch;
@@ -38,20 +31,12 @@ __global__ void __launch_bounds__(kMaxWarps * 32) ExactGemmKernel(GemmParams p) 
   for (int segment = warp; segment < p.segments; segment += warps) {
     const int first = segment * p.segment_blocks, end = min(first + p.segment_blocks, p.blocks);
     float acc[kTiles][2][kColumns] = {};
-    Weights next[kTiles];
-#pragma unroll
-    for (int i = 0; i < kTiles; ++i)
-      next[i].Load(tile_codes[i] + int64_t{first} * kPanelTiles * Weights::kBlockBytes, lane);
+    tiles.Load(first);
 #pragma unroll 1
     for (int block = first; block < end; ++block) {
       Weights weights[kTiles];
-#pragma unroll
-      for (int i = 0; i < kTiles; ++i) {
-        weights[i] = next[i];
-        const int ahead = min(block + 1, end - 1);
-        next[i].Load(tile_codes[i] + int64_t{ahead} * kPanelTiles * Weights::kBlockBytes, lane);
-      }
-      const float scale = Weights::kScaled ? __ldg(scales + block) : 1.0f;
+      tiles.Take(block, end, weights);
+      const float scale = tiles.Scale(block);
 #pragma unroll
       for (int step = 0; step < 8; ++step) {
         const int k = block * kBlockK + step * kStepK + lane % 4 * 2;

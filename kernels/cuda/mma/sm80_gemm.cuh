@@ -11,10 +11,30 @@
 #include "kernels/cuda/gemm/fragment.cuh"
 #include "kernels/cuda/gemm/gemm_params.cuh"
 #include "kernels/cuda/gemm/mma_step.cuh"
+#include "kernels/cuda/gemm/tile_weights.cuh"
 
 namespace fulcrum::cuda {
 
 inline constexpr int kMmaMaxWarps = 8;
+
+// A segment's sums into shared memory, [segment][column][row].
+template <int kTiles, int kColumnTiles>
+__device__ __forceinline__ void StoreSegment(const float (&outer)[kTiles][kColumnTiles][4],
+                                             int segment, int lane, float* sums) {
+  constexpr int kRows = kTiles * kTileRows, kColumns = kColumnTiles * kMmaColumns;
+#pragma unroll
+  for (int i = 0; i < kTiles; ++i) {
+#pragma unroll
+    for (int c = 0; c < kColumnTiles; ++c) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        const int column = c * kMmaColumns + lane % 4 * 2 + e % 2;
+        sums[(segment * kColumns + column) * kRows + i * kTileRows + e / 2 * 8 + lane / 4] =
+            outer[i][c][e];
+      }
+    }
+  }
+}
 
 template <class Weights, int kTiles, int kColumnTiles>
 __global__ void __launch_bounds__(kMmaMaxWarps * 32) Sm80GemmKernel(GemmParams p) {
@@ -24,15 +44,7 @@ __global__ void __launch_bounds__(kMmaMaxWarps * 32) Sm80GemmKernel(GemmParams p
   constexpr int kRows = kTiles * kTileRows, kColumns = kColumnTiles * kMmaColumns;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
   const int first_tile = static_cast<int>(blockIdx.x) * kTiles;
-  const float* const scales =
-      Weights::kScaled ? p.scales + int64_t{first_tile * kTileRows / kScaleRows} * p.blocks
-                       : nullptr;
-  const std::byte* tile_codes[kTiles];
-#pragma unroll
-  for (int i = 0; i < kTiles; ++i) {
-    // Beyond the last tile the last one is computed again and not stored.
-    tile_codes[i] = TileCodes(p, min(first_tile + i, p.tiles - 1), Weights::kBlockBytes);
-  }
+  TileWeights<Weights, kTiles> tiles(p, first_tile, lane);
   const uint16_t* x[kColumnTiles];  // of column g of each
 #pragma unroll
   for (int c = 0; c < kColumnTiles; ++c) {
@@ -42,20 +54,12 @@ __global__ void __launch_bounds__(kMmaMaxWarps * 32) Sm80GemmKernel(GemmParams p
   for (int segment = warp; segment < p.segments; segment += warps) {
     const int first = segment * p.segment_blocks, end = min(first + p.segment_blocks, p.blocks);
     float outer[kTiles][kColumnTiles][4] = {};
-    Weights next[kTiles];
-#pragma unroll
-    for (int i = 0; i < kTiles; ++i)
-      next[i].Load(tile_codes[i] + int64_t{first} * kPanelTiles * Weights::kBlockBytes, lane);
+    tiles.Load(first);
 #pragma unroll 1
     for (int block = first; block < end; ++block) {
       Weights weights[kTiles];
-#pragma unroll
-      for (int i = 0; i < kTiles; ++i) {
-        weights[i] = next[i];
-        const int ahead = min(block + 1, end - 1);
-        next[i].Load(tile_codes[i] + int64_t{ahead} * kPanelTiles * Weights::kBlockBytes, lane);
-      }
-      const float scale = Weights::kScaled ? __ldg(scales + block) : 1.0f;
+      tiles.Take(block, end, weights);
+      const float scale = tiles.Scale(block);
       float inner[kTiles][kColumnTiles][4] = {};
 #pragma unroll
       for (int step = 0; step < 8; ++step) {
@@ -81,18 +85,7 @@ __global__ void __launch_bounds__(kMmaMaxWarps * 32) Sm80GemmKernel(GemmParams p
         }
       }
     }
-#pragma unroll
-    for (int i = 0; i < kTiles; ++i) {
-#pragma unroll
-      for (int c = 0; c < kColumnTiles; ++c) {
-#pragma unroll
-        for (int e = 0; e < 4; ++e) {
-          const int column = c * kMmaColumns + lane % 4 * 2 + e % 2;
-          sums[(segment * kColumns + column) * kRows + i * kTileRows + e / 2 * 8 + lane / 4] =
-              outer[i][c][e];
-        }
-      }
-    }
+    StoreSegment<kTiles, kColumnTiles>(outer, segment, lane, sums);
   }
   __syncthreads();
   AddSegmentsAndStore<kRows>(p, sums, kColumns, int64_t{first_tile} * kTileRows, 0);
