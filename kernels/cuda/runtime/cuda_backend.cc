@@ -72,15 +72,7 @@ absl::Status CudaBackend::Open(int64_t memory_budget_bytes, bool library) {
   if (!compiled.ok()) return compiled.status();
   device_.caps &= *compiled | kCapBlockScaled;  // the caller decides about block scales
   // Before the automatic budget is computed, which must not include the library's workspace.
-  if (library && keeps_rows()) {
-    absl::StatusOr<std::unique_ptr<CublasLt>> opened = CublasLt::Open(ordinal_);
-    if (opened.ok()) {
-      library_ = *std::move(opened);
-      device_.caps |= kCapLibrary;
-    } else {
-      device_.library_missing = std::string(opened.status().message());
-    }
-  }
+  if (library && keeps_rows()) OpenLibrary();
   if (WarpRowsMeasuredFaster(device_.description)) device_.caps |= kCapFasterArms;
   const absl::StatusOr<MmaProbe> probe = ProbeMma(ordinal_, compute_.get(), device_.caps);
   if (!probe.ok()) return probe.status();
@@ -118,6 +110,16 @@ absl::Status CudaBackend::Open(int64_t memory_budget_bytes, bool library) {
           ? memory_budget_bytes
           : std::max<int64_t>(1, static_cast<int64_t>(free_bytes) - kReserveBytes);
   return absl::OkStatus();
+}
+
+void CudaBackend::OpenLibrary() {
+  absl::StatusOr<std::unique_ptr<CublasLt>> opened = CublasLt::Open(ordinal_);
+  if (!opened.ok()) {
+    device_.library_missing = std::string(opened.status().message());
+    return;
+  }
+  library_ = *std::move(opened);
+  device_.caps |= kCapLibrary;
 }
 
 std::span<const Arm> CudaBackend::ladder() const { return Arms(); }

@@ -93,6 +93,8 @@ class CudaBackend : public Backend {
   CudaBackend(int ordinal, const DeviceInfo& info, bool w8a8);
   bool keeps_rows() const { return (device_.caps & kCapBlockScaled) != 0; }
   absl::Status Open(int64_t memory_budget_bytes, bool library) ABSL_LOCKS_EXCLUDED(launch_mutex_);
+  // A library that cannot be opened is not an error: the device has the reason in library_missing.
+  void OpenLibrary();
 
   // Makes the device current on this thread; UNAVAILABLE once it is lost.
   absl::Status Enter();
