@@ -109,6 +109,36 @@ def one_file_knows_the_compiled_backends(tree):
 
 
 @rule(
+    bad=[{"kernels/cuda/gemm/a.cuh": 'asm volatile("bar.sync 0;");\n'},
+         {"kernels/cuda/runtime/a.cu": 'asm("" : "+r"(x));\n'}],
+    good=[{"kernels/cuda/device/a.cuh": 'asm volatile("bar.sync 0;");\n'},
+          {"kernels/cuda/bench/a.cu": 'asm volatile("mov.u32 %0, %%smid;" : "=r"(x));\n'}],
+)
+def ptx_in_one_folder(tree):
+    names = [n for n in tree.files(("*.cu", "*.cuh"), under=("kernels",))
+             if not n.startswith(("kernels/cuda/device/", "kernels/cuda/bench/"))]
+    return matches(tree, names, r"\basm\b", "PTX outside kernels/cuda/device/")
+
+
+@rule(
+    bad=[{"tests/gpu_check.sh": 'for kernel in GoneKernel; do\n  x --kernel-name "kns=$kernel"\n',
+          "kernels/cuda/a.cuh": "__global__ void HereKernel(int p) {}\n"},
+         {"tests/gpu_check.sh": "no kernels\n"}],
+    good=[{"tests/gpu_check.sh": 'for kernel in Here There; do\n  x --kernel-name "kns=$kernel"\n',
+           "kernels/cuda/a.cuh": "__global__ void __launch_bounds__(32)\n    Here(int p) {}\n",
+           "kernels/cuda/b.cu": "__global__ void __launch_bounds__(kA * 32, (B<c>::D(e)))\n    There(P p) {}\n"}],
+)
+def race_check_names_kernels(tree):
+    """A name that no kernel has would make the race check pass without checking anything."""
+    named = re.search(r"for kernel in ([\w ]+); do", tree.text("tests/gpu_check.sh"))
+    if not named:
+        return ["tests/gpu_check.sh: checks no kernel for races"]
+    source = " ".join(tree.code(n) for n in tree.files(("*.cu", "*.cuh"), under=("kernels",)))
+    return [f"tests/gpu_check.sh: no kernel is named {name}" for name in named.group(1).split()
+            if not re.search(rf"__global__[^;{{}}]*\b{name}\s*\(", source)]
+
+
+@rule(
     bad=[
         {"tests/a_test.cc": "std::this_thread::sleep_for(1ms);\n"},
         {"tests/a_test.cc": "absl::SleepFor(absl::Milliseconds(1));\n"},
