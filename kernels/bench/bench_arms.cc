@@ -2,7 +2,7 @@
 // Times every arm of a backend's ladder on model-sized shapes, with cold weights, against what the
 // machine itself can read and multiply-add. Results are checked against the oracle before they are
 // timed. Usage: fulcrum_bench_arms [--backend=cpu] [--threads=0] [--filter=TEXT] [--m=1,4,16,32]
-// [--shape=NxK] [--cold_mb=600] [--launches=15] [--json]
+// [--shape=NxK[,NxK...]] [--cold_mb=600] [--launches=15] [--json]
 #include <malloc.h>
 
 #include <algorithm>
@@ -13,15 +13,12 @@
 #include <vector>
 
 #include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
-#include "absl/strings/str_split.h"
 #include "kernels/backend_factory.h"
 #include "kernels/bench/bench_weight.h"
+#include "kernels/bench/command_line.h"
 #include "kernels/bench/machine.h"
 #include "kernels/bench/report.h"
 #include "kernels/bench/sgemv.h"
-#include "kernels/bench/shape_option.h"
-#include "kernels/formats/bf16.h"
 #include "kernels/numerics/oracle.h"
 
 namespace fulcrum::bench {
@@ -32,55 +29,34 @@ struct Options {
   int threads = 0;
   std::string filter;
   std::vector<int> rows = {1, 4, 16, 32};
-  int64_t shape_n = 0, shape_k = 0;  // 0: the built-in list
+  std::vector<Shape> shapes;  // none: the built-in list
   int cold_mb = 600;
   int launches = 15;
   bool json = false;
 };
 
 bool Parse(int argc, char** argv, Options* options) {
-  for (int i = 1; i < argc; ++i) {
-    const std::vector<std::string> part = absl::StrSplit(argv[i], absl::MaxSplits('=', 1));
-    const std::string value = part.size() == 2 ? part[1] : "";
-    bool ok = true;
-    if (part[0] == "--json") {
-      options->json = true;
-    } else if (part[0] == "--backend") {
-      options->backend = value;
-    } else if (part[0] == "--filter") {
-      options->filter = value;
-    } else if (part[0] == "--threads") {
-      ok = absl::SimpleAtoi(value, &options->threads);
-    } else if (part[0] == "--cold_mb") {
-      ok = absl::SimpleAtoi(value, &options->cold_mb);
-    } else if (part[0] == "--launches") {
-      ok = absl::SimpleAtoi(value, &options->launches) && options->launches > 0;
-    } else if (part[0] == "--shape") {
-      ok = ParseShape(value, &options->shape_n, &options->shape_k);
-    } else if (part[0] == "--m") {
-      options->rows.clear();
-      for (const auto& text : absl::StrSplit(value, ',')) {
-        int m = 0;
-        ok = ok && absl::SimpleAtoi(text, &m) && m >= 1;
-        options->rows.push_back(m);
-      }
-    } else {
-      ok = false;
-    }
-    if (!ok) {
-      std::fprintf(stderr, "fulcrum_bench_arms: cannot use \"%s\"; see the head of bench_arms.cc\n",
-                   argv[i]);
-      return false;
-    }
-  }
-  return true;
+  CommandLine line("fulcrum_bench_arms");
+  line.Flag("--json", &options->json);
+  line.Text("--backend", &options->backend);
+  line.Text("--filter", &options->filter);
+  line.Number("--threads", &options->threads, 0);
+  line.Number("--cold_mb", &options->cold_mb);
+  line.Number("--launches", &options->launches);
+  line.Shapes("--shape", &options->shapes);
+  line.Numbers("--m", &options->rows);
+  return line.Parse(argc, argv);
 }
 
 std::vector<WeightSpec> Shapes(WeightFormat format, const Options& options) {
   const auto spec = [format](int64_t n, int64_t k, int block = 64) {
     return WeightSpec{.name = "bench", .format = format, .n = n, .k = k, .q2_block = block};
   };
-  if (options.shape_n > 0) return {spec(options.shape_n, options.shape_k)};
+  if (!options.shapes.empty()) {
+    std::vector<WeightSpec> given;
+    for (const auto& [n, k] : options.shapes) given.push_back(spec(n, k));
+    return given;
+  }
   switch (format) {
     case WeightFormat::kFp8Block128:
       return {spec(17408, 5120), spec(5120, 17408), spec(1024, 5120)};
@@ -90,16 +66,6 @@ std::vector<WeightSpec> Shapes(WeightFormat format, const Options& options) {
       break;
   }
   return {spec(32768, 5120)};
-}
-
-std::vector<uint16_t> Activations(int m, int64_t k) {
-  std::vector<uint16_t> x(static_cast<size_t>(m * k));
-  uint32_t state = 1;
-  for (uint16_t& v : x) {
-    state = state * 1664525u + 1013904223u;
-    v = F32ToBf16(static_cast<float>(static_cast<int32_t>(state)) * 0x1p-31f);
-  }
-  return x;
 }
 
 // A few outputs of the launch in `slot` against the oracle.
@@ -128,7 +94,7 @@ bool Measure(Backend& backend, const Arm& arm, const BenchWeight& source,
              std::span<const std::shared_ptr<ResidentWeight>> copies, int m, const Options& options,
              const Yardsticks& best) {
   const WeightSpec& spec = source.spec();
-  const std::vector<uint16_t> x = Activations(m, spec.k);
+  const std::vector<uint16_t> x = BenchActivations(m, spec.k, spec.k);
   const std::unique_ptr<LaunchSlot> slot = backend.NewSlot();
   const size_t out_bytes = static_cast<size_t>(m * spec.n) * 4;
   if (!slot->Reserve(x.size() * 2, std::span(&out_bytes, 1)).ok()) return false;

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <utility>
 
+#include "kernels/formats/bf16.h"
 #include "kernels/formats/q2_0.h"
 
 namespace fulcrum::bench {
@@ -49,6 +50,19 @@ absl::Status BenchWeight::ReadRows(int64_t row, int64_t count, std::span<std::by
     }
   }
   return absl::OkStatus();
+}
+
+std::vector<uint16_t> BenchActivations(int m, int64_t k, int64_t pitch) {
+  std::vector<uint16_t> x(static_cast<size_t>(m * pitch));
+  uint32_t state = 1;
+  for (int row = 0; row < m; ++row) {
+    for (int64_t i = 0; i < k; ++i) {
+      state = state * 1664525u + 1013904223u;
+      x[static_cast<size_t>(row * pitch + i)] =
+          F32ToBf16(static_cast<float>(static_cast<int32_t>(state)) * 0x1p-31f);
+    }
+  }
+  return x;
 }
 
 }  // namespace fulcrum::bench

@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -23,5 +25,8 @@ class BenchWeight : public WeightSource {
   uint64_t seed_;
   std::vector<float> scales_;
 };
+
+// [m][pitch] BF16 from -1 to 1, the same for the same m, k and pitch; zeros from k on in every row.
+std::vector<uint16_t> BenchActivations(int m, int64_t k, int64_t pitch);
 
 }  // namespace fulcrum::bench

@@ -15,16 +15,13 @@
 #include <string_view>
 #include <vector>
 
-#include "absl/strings/numbers.h"
-#include "absl/strings/str_split.h"
 #include "kernels/bench/bench_weight.h"
+#include "kernels/bench/command_line.h"
 #include "kernels/bench/report.h"
-#include "kernels/bench/shape_option.h"
 #include "kernels/cuda/bench/graph_timer.h"
 #include "kernels/cuda/bench/trace_blocks.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/runtime/cuda_backend.h"
-#include "kernels/formats/bf16.h"
 #include "kernels/ladder/ladder.h"
 
 namespace fulcrum::bench {
@@ -34,28 +31,17 @@ constexpr int kRows = 32;
 constexpr int kLaunches = 60, kReplays = 9, kTracedLaunches = 15;
 
 struct Options {
-  std::vector<std::pair<int64_t, int64_t>> shapes = {{17408, 5120}, {5120, 17408}, {6144, 5120}};
+  std::vector<Shape> shapes = {{17408, 5120}, {5120, 17408}, {6144, 5120}};
   int cold_mb = 420;
   bool pieces = false;
 };
 
 bool Parse(int argc, char** argv, Options* options) {
-  for (int i = 1; i < argc; ++i) {
-    const std::vector<std::string> part = absl::StrSplit(argv[i], absl::MaxSplits('=', 1));
-    const std::string value = part.size() > 1 ? part[1] : "";
-    bool ok = true;
-    if (part[0] == "--pieces") {
-      options->pieces = true;
-    } else if (part[0] == "--cold_mb") {
-      ok = absl::SimpleAtoi(value, &options->cold_mb) && options->cold_mb > 0;
-    } else if (part[0] == "--shape") {
-      ok = ParseShapes(value, &options->shapes);
-    } else {
-      ok = false;
-    }
-    if (!ok) return false;
-  }
-  return true;
+  CommandLine line("fulcrum_bench_blocks");
+  line.Flag("--pieces", &options->pieces);
+  line.Number("--cold_mb", &options->cold_mb);
+  line.Shapes("--shape", &options->shapes);
+  return line.Parse(argc, argv);
 }
 
 // Copies of one weight, activations, outputs and a context: all that launches take.
@@ -78,14 +64,7 @@ class Bench {
       }
       copies_.push_back(*std::move(copy));
     }
-    std::vector<uint16_t> x(static_cast<size_t>(kRows * pitch_));
-    uint32_t state = 1;
-    for (int64_t i = 0; i < kRows * pitch_; ++i) {
-      state = state * 1664525u + 1013904223u;
-      if (i % pitch_ >= spec.k) continue;
-      x[static_cast<size_t>(i)] =
-          F32ToBf16(static_cast<float>(static_cast<int32_t>(state)) * 0x1p-31f);
-    }
+    const std::vector<uint16_t> x = BenchActivations(kRows, spec.k, pitch_);
     const auto context = cuda::ContextOf(0, backend.device());
     if (!context.ok() || x_.data == nullptr || y_.data == nullptr || workspace_.data == nullptr ||
         scratch_.data == nullptr ||

@@ -20,15 +20,14 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "absl/strings/numbers.h"
-#include "absl/strings/str_split.h"
 #include "kernels/backend.h"
 #include "kernels/bench/bench_weight.h"
-#include "kernels/bench/shape_option.h"
+#include "kernels/bench/command_line.h"
 #include "kernels/cuda/bench/graph_timer.h"
 #include "kernels/cuda/bench/peers.h"
 #include "kernels/cuda/bench/read_floor.h"
@@ -45,8 +44,8 @@ namespace {
 struct Options {
   std::string filter;
   WeightFormat format = WeightFormat::kFp8Block128;
-  std::vector<int> rows;                            // of none given, DefaultRows
-  std::vector<std::pair<int64_t, int64_t>> shapes;  // of none given, DefaultShapes
+  std::vector<int> rows;      // of none given, DefaultRows
+  std::vector<Shape> shapes;  // of none given, DefaultShapes
   int cold_mb = 420, launches = 60, replays = 9;
   bool peers = false, programmatic = false, q2_table = false;
   std::vector<int64_t> siblings;
@@ -59,76 +58,38 @@ std::vector<int> DefaultRows(WeightFormat format) {
   if (format == WeightFormat::kQ2_0) return {1, 2, 4, 8, 16, 32};
   return {1, 8, 16, 32};
 }
-std::vector<std::pair<int64_t, int64_t>> DefaultShapes(WeightFormat format) {
+std::vector<Shape> DefaultShapes(WeightFormat format) {
   if (format == WeightFormat::kQ2_0) return {{12288, 2560}, {17408, 5120}};
   return {{17408, 5120}, {5120, 17408}, {6144, 5120}, {5120, 6144}, {1024, 5120}};
 }
 
 bool Parse(int argc, char** argv, Options* options) {
-  for (int i = 1; i < argc; ++i) {
-    const std::vector<std::string> part = absl::StrSplit(argv[i], absl::MaxSplits('=', 1));
-    const std::string value = part.size() > 1 ? part[1] : "";
-    bool ok = true;
-    if (part[0] == "--filter") {
-      options->filter = value;
-    } else if (part[0] == "--format") {
-      const auto format = ParseWeightFormat(value);
-      ok = format.has_value();
-      if (ok) options->format = *format;
-    } else if (part[0] == "--peers") {
-      options->peers = true;
-    } else if (part[0] == "--q2_table") {
-      options->q2_table = true;
-      options->format = WeightFormat::kQ2_0;
-      options->shapes = {{12288, 2560}};
-      options->rows = {1, 2, 3, 4};
-      options->launches = 300;
-    } else if (part[0] == "--programmatic") {
-      options->programmatic = true;
-    } else if (part[0] == "--siblings") {
-      for (const auto text : absl::StrSplit(value, ',')) {
-        ok = absl::SimpleAtoi(text, &options->siblings.emplace_back()) &&
-             options->siblings.back() > 0 && ok;
-      }
-    } else if (part[0] == "--cold_mb") {
-      ok = absl::SimpleAtoi(value, &options->cold_mb) && options->cold_mb > 0;
-    } else if (part[0] == "--launches") {
-      ok = absl::SimpleAtoi(value, &options->launches) && options->launches > 0;
-    } else if (part[0] == "--replays") {
-      ok = absl::SimpleAtoi(value, &options->replays) && options->replays > 0;
-    } else if (part[0] == "--m") {
-      options->rows.clear();
-      for (const auto text : absl::StrSplit(value, ',')) {
-        ok =
-            absl::SimpleAtoi(text, &options->rows.emplace_back()) && options->rows.back() > 0 && ok;
-      }
-    } else if (part[0] == "--shape") {
-      ok = ParseShapes(value, &options->shapes);
-    } else {
-      ok = false;
-    }
-    if (!ok) {
-      std::fprintf(stderr, "fulcrum_bench_cuda: cannot use \"%s\"; see the head of bench_cuda.cc\n",
-                   argv[i]);
-      return false;
-    }
-  }
+  CommandLine line("fulcrum_bench_cuda");
+  line.Text("--filter", &options->filter);
+  line.Value("--format", [options](const std::string& text) {
+    const auto format = ParseWeightFormat(text);
+    if (format.has_value()) options->format = *format;
+    return format.has_value();
+  });
+  line.Flag("--peers", &options->peers);
+  line.Value("--q2_table", [options](const std::string&) {
+    options->format = WeightFormat::kQ2_0;
+    options->shapes = {{12288, 2560}};
+    options->rows = {1, 2, 3, 4};
+    options->launches = 300;
+    return options->q2_table = true;
+  });
+  line.Flag("--programmatic", &options->programmatic);
+  line.Numbers("--siblings", &options->siblings);
+  line.Number("--cold_mb", &options->cold_mb);
+  line.Number("--launches", &options->launches);
+  line.Number("--replays", &options->replays);
+  line.Numbers("--m", &options->rows);
+  line.Shapes("--shape", &options->shapes);
+  if (!line.Parse(argc, argv)) return false;
   if (options->rows.empty()) options->rows = DefaultRows(options->format);
   if (options->shapes.empty()) options->shapes = DefaultShapes(options->format);
   return true;
-}
-
-std::vector<uint16_t> Activations(int m, int64_t k, int64_t pitch) {
-  std::vector<uint16_t> x(static_cast<size_t>(m * pitch));
-  uint32_t state = 1;
-  for (int row = 0; row < m; ++row) {
-    for (int64_t i = 0; i < k; ++i) {
-      state = state * 1664525u + 1013904223u;
-      x[static_cast<size_t>(row * pitch + i)] =
-          F32ToBf16(static_cast<float>(static_cast<int32_t>(state)) * 0x1p-31f);
-    }
-  }
-  return x;
 }
 
 // Sampled outputs against class exact, as class w8a8 is judged; `out` reads one.
@@ -177,185 +138,225 @@ bool Correct(const Arm& arm, const WeightSource& source, std::span<const uint16_
   return true;
 }
 
-bool BenchPeers(std::span<const cuda::CudaWeight* const> weights, const WeightSource& source,
-                std::span<const uint16_t> host_x, const uint16_t* x, int64_t pitch, void* y,
-                const Options& options) {
-  std::string reason;
-  const std::unique_ptr<Peers> peers = Peers::Make(weights, &reason);
-  if (peers == nullptr) {
-    std::fprintf(stderr, "no peers: %s\n", reason.c_str());
-    return true;  // where it is found
-  }
-  const WeightSpec& spec = source.spec();
-  for (const int m : options.rows) {
-    for (const PeerRow& row : peers->Rows(x, m, y)) {
-      std::vector<uint16_t> out(static_cast<size_t>(m * spec.n));
-      if (!row.node(0, nullptr) ||
-          !Ok(cudaMemcpy(out.data(), y, out.size() * 2, cudaMemcpyDeviceToHost), "peer")) {
-        std::printf("%-22s M %4d  refused\n", row.name.c_str(), m);
+// One shape: copies of its weight and of those fused with it, and the buffers of launches.
+class ShapeBench {
+ public:
+  ShapeBench(Backend& backend, const WeightSpec& spec, const Options& options)
+      : backend_(backend),
+        spec_(spec),
+        options_(options),
+        source_(spec, 1),
+        most_(std::max(32, *std::max_element(options.rows.begin(), options.rows.end()))),
+        pitch_(cuda::PaddedK(spec.k)),
+        x_(BenchActivations(most_ + kSpareRows, spec.k, pitch_)),
+        device_x_(x_.size() * 2),
+        y_(static_cast<size_t>((most_ + kSpareRows) * spec.n) * 4),
+        workspace_(cuda::kWorkspaceBytes, cuda::kEmptySentinelByte),
+        scratch_(cuda::kScratchBytes) {}
+
+  // Measures and prints everything; false when something failed or was wrong.
+  bool Run(Times* times) {
+    if (!Upload()) return false;
+    MeasureFloor();
+    if (!Prepare()) return false;
+    bool ok = true;
+    for (const Arm& arm : backend_.ladder()) {
+      if (arm.format != spec_.format || (arm.needs & ~backend_.device().caps) != 0 ||
+          arm.name.find(options_.filter) == std::string_view::npos) {
         continue;
       }
-      const numerics::Verdict verdict =
-          Sampled(source, host_x, pitch, m, [&out](size_t i) { return Bf16ToF32(out[i]); });
-      std::printf("%-22s M %4d  %8.2f us  relative error %.1e\n", row.name.c_str(), m,
-                  TimeGraph(options.launches, options.replays, row.node), verdict.relative_rms);
-      std::fflush(stdout);
-    }
-  }
-  return true;
-}
-
-bool BenchShape(Backend& backend, const WeightSpec& spec, const Options& options, Times* times) {
-  const int sm_count = backend.device().compute_units;
-  const BenchWeight source(spec, 1);
-  std::vector<BenchWeight> sibling_sources;
-  int64_t bytes = backend.ResidentBytes(spec), most_n = spec.n;
-  for (const int64_t n : options.siblings) {
-    WeightSpec sibling = spec;
-    sibling.n = n;
-    bytes += backend.ResidentBytes(sibling);
-    most_n = std::max(most_n, n);
-    sibling_sources.emplace_back(sibling, 2);
-  }
-  std::vector<std::shared_ptr<ResidentWeight>> copies;
-  std::vector<std::vector<std::shared_ptr<ResidentWeight>>> sibling_copies;
-  const int64_t wanted =
-      std::max<int64_t>(2, (int64_t{options.cold_mb} * 1000000 + bytes - 1) / bytes);
-  while (static_cast<int64_t>(copies.size()) < wanted) {
-    auto copy = backend.Upload(source);
-    if (!copy.ok()) {
-      std::fprintf(stderr, "%s\n", copy.status().ToString().c_str());
-      return false;
-    }
-    copies.push_back(*std::move(copy));
-    auto& others = sibling_copies.emplace_back();
-    for (const BenchWeight& sibling : sibling_sources) {
-      auto other = backend.Upload(sibling);
-      if (!other.ok()) {
-        std::fprintf(stderr, "%s\n", other.status().ToString().c_str());
-        return false;
+      for (const int m : options_.rows) {
+        if (m < arm.m_min || m > arm.m_max || m > arm.rows_per_launch) continue;
+        const std::optional<bool> cell = BenchCell(arm, m, times);
+        if (!cell.has_value()) return false;
+        ok = ok && *cell;
       }
-      others.push_back(*std::move(other));
     }
+    if (options_.peers && Weight(0)->rows() != nullptr) ok = BenchPeers() && ok;
+    return ok;
   }
-  const auto weight = [&](int i) {
-    return static_cast<const cuda::CudaWeight*>(
-        copies[static_cast<size_t>(i) % copies.size()].get());
-  };
 
-  const DeviceBytes sink(4);
-  int64_t code_bytes = weight(0)->layout().code_bytes();
-  double floor_us = 0;
-  std::string_view floor_name;
-  for (const ReadKernel& kernel : ReadKernels()) {
-    if (kernel.needs_sm90 && (backend.device().caps & kCapSm90a) == 0) continue;
-    const double us = TimeGraph(options.launches, options.replays, [&](int i, cudaStream_t stream) {
-      return Ok(kernel.launch(weight(i)->codes(), code_bytes, sm_count,
+ private:
+  using Weights = std::vector<std::shared_ptr<ResidentWeight>>;
+  static constexpr int kSpareRows = 3;  // the library rounds M up
+
+  const cuda::CudaWeight* Weight(int i) const {
+    return static_cast<const cuda::CudaWeight*>(
+        copies_[static_cast<size_t>(i) % copies_.size()].get());
+  }
+  std::shared_ptr<ResidentWeight> UploadOne(const WeightSource& source) const {
+    auto weight = backend_.Upload(source);
+    if (weight.ok()) return *std::move(weight);
+    std::fprintf(stderr, "%s\n", weight.status().ToString().c_str());
+    return nullptr;
+  }
+
+  bool Upload() {
+    std::vector<BenchWeight> sibling_sources;
+    int64_t bytes = backend_.ResidentBytes(spec_), most_n = spec_.n;
+    for (const int64_t n : options_.siblings) {
+      WeightSpec sibling = spec_;
+      sibling.n = n;
+      bytes += backend_.ResidentBytes(sibling);
+      most_n = std::max(most_n, n);
+      sibling_sources.emplace_back(sibling, 2);
+    }
+    sibling_y_.emplace(static_cast<size_t>(most_ * most_n) * 4);
+    const int64_t wanted =
+        std::max<int64_t>(2, (int64_t{options_.cold_mb} * 1000000 + bytes - 1) / bytes);
+    while (static_cast<int64_t>(copies_.size()) < wanted) {
+      copies_.push_back(UploadOne(source_));
+      if (copies_.back() == nullptr) return false;
+      Weights& siblings = sibling_copies_.emplace_back();
+      for (const BenchWeight& sibling : sibling_sources) {
+        siblings.push_back(UploadOne(sibling));
+        if (siblings.back() == nullptr) return false;
+      }
+    }
+    return true;
+  }
+
+  // The fastest plain read of one weight's codes. Siblings are not read, so they count from here
+  // on.
+  void MeasureFloor() {
+    const DeviceBytes sink(4);
+    code_bytes_ = Weight(0)->layout().code_bytes();
+    std::string_view floor_name;
+    for (const ReadKernel& kernel : ReadKernels()) {
+      if (kernel.needs_sm90 && (backend_.device().caps & kCapSm90a) == 0) continue;
+      const double us =
+          TimeGraph(options_.launches, options_.replays, [&](int i, cudaStream_t stream) {
+            return Ok(
+                kernel.launch(Weight(i)->codes(), code_bytes_, backend_.device().compute_units,
                               static_cast<uint32_t*>(sink.data), stream),
                 "read");
-    });
-    if (us > 0 && (floor_us == 0 || us < floor_us)) {
-      floor_us = us;
-      floor_name = kernel.name;
-    }
-  }
-  std::printf("%lld x %lld %s: one read of %.2f MB takes %.2f us (%s)\n",
-              static_cast<long long>(spec.n), static_cast<long long>(spec.k),
-              std::string(Name(spec.format)).c_str(), static_cast<double>(code_bytes) * 1e-6,
-              floor_us, std::string(floor_name).c_str());
-
-  // Read apart for the floor, so siblings are only counted from here on.
-  for (const auto& sibling : sibling_copies.front()) {
-    code_bytes += static_cast<const cuda::CudaWeight&>(*sibling).layout().code_bytes();
-  }
-  const int64_t pitch = cuda::PaddedK(spec.k);
-  const int most = std::max(32, *std::max_element(options.rows.begin(), options.rows.end()));
-  constexpr int kSpareRows = 3;  // the library rounds M up
-  const std::vector<uint16_t> x = Activations(most + kSpareRows, spec.k, pitch);
-  const DeviceBytes device_x(x.size() * 2);
-  const DeviceBytes y(static_cast<size_t>((most + kSpareRows) * spec.n) * 4);
-  const DeviceBytes sibling_y(static_cast<size_t>(most * most_n) * 4);
-  const DeviceBytes workspace(cuda::kWorkspaceBytes, cuda::kEmptySentinelByte);
-  const DeviceBytes scratch(cuda::kScratchBytes);
-  if (workspace.data == nullptr || scratch.data == nullptr || y.data == nullptr ||
-      sibling_y.data == nullptr || device_x.data == nullptr || sink.data == nullptr) {
-    return false;
-  }
-  if (!Ok(cudaMemcpy(device_x.data, x.data(), x.size() * 2, cudaMemcpyHostToDevice), "copy")) {
-    return false;
-  }
-  const absl::StatusOr<cuda::CudaContext> facts = cuda::ContextOf(0, backend.device());
-  if (!facts.ok()) return false;
-  // The backend's own is not for others' launches.
-  std::unique_ptr<cuda::CublasLt> library;
-  if ((backend.device().caps & kCapLibrary) != 0) {
-    auto opened = cuda::CublasLt::Open(0);
-    if (opened.ok()) library = *std::move(opened);
-  }
-  bool ok = true;
-  for (const Arm& arm : backend.ladder()) {
-    if (arm.format != spec.format || (arm.needs & ~backend.device().caps) != 0 ||
-        arm.name.find(options.filter) == std::string_view::npos) {
-      continue;
-    }
-    for (const int m : options.rows) {
-      if (m < arm.m_min || m > arm.m_max || m > arm.rows_per_launch) continue;
-      cuda::CudaContext context = *facts;
-      context.workspace = static_cast<std::byte*>(workspace.data);
-      context.workspace_bytes = cuda::kWorkspaceBytes;
-      context.scratch = static_cast<std::byte*>(scratch.data);
-      context.scratch_bytes = cuda::kScratchBytes;
-      context.library = library.get();
-      const auto run = [&](int i, cudaStream_t stream, DType type) {
-        context.stream = stream;
-        context.programmatic = options.programmatic && stream != nullptr && i > 0;
-        std::vector<FusedWeight> siblings;
-        if (arm.fuses) {
-          for (const auto& other : sibling_copies[static_cast<size_t>(i) % copies.size()]) {
-            siblings.push_back({other.get(), sibling_y.data, other->spec().n});
-          }
-        }
-        const absl::Status status = arm.run({.weight = weight(i),
-                                             .activations = device_x.data,
-                                             .activation_pitch = pitch,
-                                             .output = y.data,
-                                             .output_type = type,
-                                             .output_pitch = spec.n,
-                                             .m = m,
-                                             .output_room = m + kSpareRows,
-                                             .context = &context,
-                                             .fused = siblings});
-        if (!status.ok()) std::fprintf(stderr, "%s\n", status.ToString().c_str());
-        return status.ok();
-      };
-      std::vector<float> out(static_cast<size_t>(m * spec.n));
-      // A library loads what it takes for this M, which it cannot while a graph is captured.
-      if (!run(0, nullptr, DType::kBf16) || !run(0, nullptr, DType::kF32) ||
-          !Ok(cudaMemcpy(out.data(), y.data, out.size() * 4, cudaMemcpyDeviceToHost), "launch")) {
-        return false;
+          });
+      if (us > 0 && (floor_us_ == 0 || us < floor_us_)) {
+        floor_us_ = us;
+        floor_name = kernel.name;
       }
-      const bool correct = Correct(arm, source, x, pitch, m, out);
-      const double us =
-          TimeGraph(options.launches, options.replays,
-                    [&](int i, cudaStream_t stream) { return run(i, stream, DType::kBf16); });
-      (*times)[{arm.name, m}] = us;
-      std::printf("%-22s M %4d  %8.2f us  %6.0f GB/s  %5.1f %% of the read%s\n",
-                  std::string(arm.name).c_str(), m, us,
-                  us > 0 ? static_cast<double>(code_bytes) * 1e-3 / us : 0,
-                  us > 0 ? 100 * floor_us / us : 0, correct ? "" : "  WRONG");
-      std::fflush(stdout);
-      ok = ok && correct && us > 0;
+    }
+    std::printf("%lld x %lld %s: one read of %.2f MB takes %.2f us (%s)\n",
+                static_cast<long long>(spec_.n), static_cast<long long>(spec_.k),
+                std::string(Name(spec_.format)).c_str(), static_cast<double>(code_bytes_) * 1e-6,
+                floor_us_, std::string(floor_name).c_str());
+    for (const auto& sibling : sibling_copies_.front()) {
+      code_bytes_ += static_cast<const cuda::CudaWeight&>(*sibling).layout().code_bytes();
     }
   }
-  if (options.peers && weight(0)->rows() != nullptr) {
-    std::vector<const cuda::CudaWeight*> weights;
-    for (size_t i = 0; i < copies.size(); ++i) weights.push_back(weight(static_cast<int>(i)));
-    ok = BenchPeers(weights, source, x, static_cast<const uint16_t*>(device_x.data), pitch, y.data,
-                    options) &&
-         ok;
+
+  bool Prepare() {
+    if (workspace_.data == nullptr || scratch_.data == nullptr || y_.data == nullptr ||
+        sibling_y_->data == nullptr || device_x_.data == nullptr ||
+        !Ok(cudaMemcpy(device_x_.data, x_.data(), x_.size() * 2, cudaMemcpyHostToDevice), "copy")) {
+      return false;
+    }
+    const absl::StatusOr<cuda::CudaContext> context = cuda::ContextOf(0, backend_.device());
+    if (!context.ok()) return false;
+    context_ = *context;
+    context_.workspace = static_cast<std::byte*>(workspace_.data);
+    context_.workspace_bytes = cuda::kWorkspaceBytes;
+    context_.scratch = static_cast<std::byte*>(scratch_.data);
+    context_.scratch_bytes = cuda::kScratchBytes;
+    // The backend's own library is used by its launches alone.
+    if ((backend_.device().caps & kCapLibrary) != 0) {
+      auto opened = cuda::CublasLt::Open(0);
+      if (opened.ok()) library_ = *std::move(opened);
+    }
+    context_.library = library_.get();
+    return true;
   }
-  return ok;
-}
+
+  // One launch, with copy i of the weights.
+  bool Launch(const Arm& arm, int m, int i, cudaStream_t stream, DType type) {
+    context_.stream = stream;
+    context_.programmatic = options_.programmatic && stream != nullptr && i > 0;
+    std::vector<FusedWeight> siblings;
+    if (arm.fuses) {
+      for (const auto& sibling : sibling_copies_[static_cast<size_t>(i) % copies_.size()]) {
+        siblings.push_back({sibling.get(), sibling_y_->data, sibling->spec().n});
+      }
+    }
+    const absl::Status status = arm.run({.weight = Weight(i),
+                                         .activations = device_x_.data,
+                                         .activation_pitch = pitch_,
+                                         .output = y_.data,
+                                         .output_type = type,
+                                         .output_pitch = spec_.n,
+                                         .m = m,
+                                         .output_room = m + kSpareRows,
+                                         .context = &context_,
+                                         .fused = siblings});
+    if (!status.ok()) std::fprintf(stderr, "%s\n", status.ToString().c_str());
+    return status.ok();
+  }
+
+  // Whether the cell is right; nullopt when a launch failed.
+  std::optional<bool> BenchCell(const Arm& arm, int m, Times* times) {
+    std::vector<float> out(static_cast<size_t>(m * spec_.n));
+    // A library loads its kernel for this M here, which it cannot while a graph is captured.
+    if (!Launch(arm, m, 0, nullptr, DType::kBf16) || !Launch(arm, m, 0, nullptr, DType::kF32) ||
+        !Ok(cudaMemcpy(out.data(), y_.data, out.size() * 4, cudaMemcpyDeviceToHost), "launch")) {
+      return std::nullopt;
+    }
+    const bool correct = Correct(arm, source_, x_, pitch_, m, out);
+    const double us = TimeGraph(
+        options_.launches, options_.replays,
+        [&](int i, cudaStream_t stream) { return Launch(arm, m, i, stream, DType::kBf16); });
+    (*times)[{arm.name, m}] = us;
+    std::printf("%-22s M %4d  %8.2f us  %6.0f GB/s  %5.1f %% of the read%s\n",
+                std::string(arm.name).c_str(), m, us,
+                us > 0 ? static_cast<double>(code_bytes_) * 1e-3 / us : 0,
+                us > 0 ? 100 * floor_us_ / us : 0, correct ? "" : "  WRONG");
+    std::fflush(stdout);
+    return correct && us > 0;
+  }
+
+  // The vendor's library on the same weights; nothing where there is none.
+  bool BenchPeers() {
+    std::vector<const cuda::CudaWeight*> weights;
+    for (size_t i = 0; i < copies_.size(); ++i) weights.push_back(Weight(static_cast<int>(i)));
+    std::string reason;
+    const std::unique_ptr<Peers> peers = Peers::Make(weights, &reason);
+    if (peers == nullptr) {
+      std::fprintf(stderr, "no peers: %s\n", reason.c_str());
+      return true;
+    }
+    for (const int m : options_.rows) {
+      for (const PeerRow& row :
+           peers->Rows(static_cast<const uint16_t*>(device_x_.data), m, y_.data)) {
+        std::vector<uint16_t> out(static_cast<size_t>(m * spec_.n));
+        if (!row.node(0, nullptr) ||
+            !Ok(cudaMemcpy(out.data(), y_.data, out.size() * 2, cudaMemcpyDeviceToHost), "peer")) {
+          std::printf("%-22s M %4d  refused\n", row.name.c_str(), m);
+          continue;
+        }
+        const numerics::Verdict verdict =
+            Sampled(source_, x_, pitch_, m, [&out](size_t i) { return Bf16ToF32(out[i]); });
+        std::printf("%-22s M %4d  %8.2f us  relative error %.1e\n", row.name.c_str(), m,
+                    TimeGraph(options_.launches, options_.replays, row.node), verdict.relative_rms);
+        std::fflush(stdout);
+      }
+    }
+    return true;
+  }
+
+  Backend& backend_;
+  const WeightSpec spec_;
+  const Options& options_;
+  const BenchWeight source_;
+  const int most_;  // rows
+  const int64_t pitch_;
+  const std::vector<uint16_t> x_;
+  const DeviceBytes device_x_, y_, workspace_, scratch_;
+  std::optional<DeviceBytes> sibling_y_;
+  Weights copies_;
+  std::vector<Weights> sibling_copies_;  // of each copy
+  int64_t code_bytes_ = 0;
+  double floor_us_ = 0;
+  cuda::CudaContext context_;
+  std::unique_ptr<cuda::CublasLt> library_;
+};
 
 int Main(int argc, char** argv) {
   Options options;
@@ -372,7 +373,7 @@ int Main(int argc, char** argv) {
   Times times;
   for (const auto& [n, k] : options.shapes) {
     const WeightSpec spec = {.name = "bench", .format = options.format, .n = n, .k = k};
-    ok = BenchShape(backend, spec, options, &times) && ok;
+    ok = ShapeBench(backend, spec, options).Run(&times) && ok;
   }
   for (const int m : options.rows) {
     const double exact_layout = times[{"q2_0_mmvq", m}];

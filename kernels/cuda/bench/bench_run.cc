@@ -18,14 +18,11 @@
 #include <thread>
 #include <vector>
 
-#include "absl/strings/numbers.h"
-#include "absl/strings/str_split.h"
 #include "kernels/bench/bench_weight.h"
+#include "kernels/bench/command_line.h"
 #include "kernels/bench/report.h"
-#include "kernels/bench/shape_option.h"
 #include "kernels/cuda/runtime/cuda_backend.h"
 #include "kernels/cuda/runtime/graph_cache.h"
-#include "kernels/formats/bf16.h"
 
 namespace fulcrum::bench {
 namespace {
@@ -37,55 +34,19 @@ using cuda::RunOptions;
 struct Options {
   std::string arm = "w8a16_gemm_m32";
   std::vector<int> rows = {1, 8, 32}, slots = {1, 2, 3, 4, 8};
-  std::vector<std::pair<int64_t, int64_t>> shapes = {{17408, 5120}, {1024, 5120}};
+  std::vector<Shape> shapes = {{17408, 5120}, {1024, 5120}};
   int milliseconds = 60, targets = 1;
 };
 
-bool ParseList(const std::string& text, std::vector<int>* list) {
-  list->clear();
-  for (const auto part : absl::StrSplit(text, ',')) {
-    if (!absl::SimpleAtoi(part, &list->emplace_back()) || list->back() < 1) return false;
-  }
-  return true;
-}
-
 bool Parse(int argc, char** argv, Options* options) {
-  for (int i = 1; i < argc; ++i) {
-    const std::vector<std::string> part = absl::StrSplit(argv[i], absl::MaxSplits('=', 1));
-    const std::string value = part.size() > 1 ? part[1] : "";
-    bool ok = true;
-    if (part[0] == "--arm") {
-      options->arm = value;
-    } else if (part[0] == "--m") {
-      ok = ParseList(value, &options->rows);
-    } else if (part[0] == "--slots") {
-      ok = ParseList(value, &options->slots);
-    } else if (part[0] == "--milliseconds") {
-      ok = absl::SimpleAtoi(value, &options->milliseconds) && options->milliseconds > 0;
-    } else if (part[0] == "--targets") {
-      ok = absl::SimpleAtoi(value, &options->targets) && options->targets > 0;
-    } else if (part[0] == "--shape") {
-      ok = ParseShapes(value, &options->shapes);
-    } else {
-      ok = false;
-    }
-    if (!ok) {
-      std::fprintf(stderr, "fulcrum_bench_run: cannot use \"%s\"; see the head of bench_run.cc\n",
-                   argv[i]);
-      return false;
-    }
-  }
-  return true;
-}
-
-std::vector<uint16_t> Activations(int m, int64_t k) {
-  std::vector<uint16_t> x(static_cast<size_t>(m * k));
-  uint32_t state = 1;
-  for (uint16_t& v : x) {
-    state = state * 1664525u + 1013904223u;
-    v = F32ToBf16(static_cast<float>(static_cast<int32_t>(state)) * 0x1p-31f);
-  }
-  return x;
+  CommandLine line("fulcrum_bench_run");
+  line.Text("--arm", &options->arm);
+  line.Numbers("--m", &options->rows);
+  line.Numbers("--slots", &options->slots);
+  line.Number("--milliseconds", &options->milliseconds);
+  line.Number("--targets", &options->targets);
+  line.Shapes("--shape", &options->shapes);
+  return line.Parse(argc, argv);
 }
 
 // What is measured for one shape and M: `targets` weights a launch, taken in turn.
@@ -266,7 +227,7 @@ bool BenchShape(CudaBackend& backend, const Arm& arm, int64_t n, int64_t k,
   for (const int m : options.rows) {
     if (m < arm.m_min || m > arm.m_max || m > arm.rows_per_launch) continue;
     work.m = m;
-    work.x = Activations(m, k);
+    work.x = BenchActivations(m, k, k);
     if (!MeasureBare(&work)) return false;
     std::printf("%s, %d of %lld x %lld, M %d: bare %.2f us\n", options.arm.c_str(), options.targets,
                 static_cast<long long>(n), static_cast<long long>(k), m, work.bare_us);
