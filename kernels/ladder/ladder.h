@@ -70,7 +70,7 @@ const Arm* AskedButDeclined(std::span<const Arm> ladder, const LadderQuery& quer
                             const LeverSet& levers, int m);
 
 // Rows of piece i when m rows run on an arm, in order; sums to m. Full pieces and a rest: of 17 to
-// 31 rows on an arm of 16 two even pieces took up to a fifth longer (bench/RESULTS.md).
+// 31 rows on an arm of 16 two even pieces took up to a fifth longer (bench/results/h200.md).
 std::vector<int> Pieces(const Arm& arm, int m);
 
 }  // namespace fulcrum
