@@ -25,11 +25,14 @@ def expand(token):
 @rule(
     bad=[{"README.md": "see `service/no_such_file.cc`\n", "service/main.cc": ""},
          {"deploy/README.md": "run `bash deploy/gone.sh`\n"},
-         {"README.md": "`kernels/a.{h,cc}`\n", "kernels/a.h": ""}],
+         {"README.md": "`kernels/a.{h,cc}`\n", "kernels/a.h": ""},
+         {"kernels/README.md": "see `cpu/gone.cc`\n", "kernels/cpu/here.cc": ""}],
     good=[{"README.md": "`kernels/a.{h,cc}`, `kernels/`, `/metrics`\n", "kernels/a.h": "",
-           "kernels/a.cc": ""}],
+           "kernels/a.cc": ""},
+          {"kernels/README.md": "`cpu/a.cc` and `NVIDIA/other.h`\n", "kernels/cpu/a.cc": ""}],
 )
 def named_files_exist(tree):
+    """Files by their path from the root and, in a folder's own document, from that folder on."""
     findings = []
     names = [n for n in tree.root_files(("*.md",)) if n != "CHANGELOG.md"] + tree.files(("*.md",))
     for name in names:
@@ -39,7 +42,19 @@ def named_files_exist(tree):
                     for path in expand(token.rstrip(".,")):
                         if not glob.glob(str(tree.root / path)):
                             findings.append(f"{name}:{number}: names {path}, which is not there")
+                findings += [f"{name}:{number}: names {path}, which is not there"
+                             for path in relative_names(tree, name, quoted)
+                             if not glob.glob(str((tree.root / name).parent / path))]
     return findings
+
+
+def relative_names(tree, name, quoted):
+    """Paths in `quoted` that begin with a folder beside the document `name`."""
+    beside = [p.name for p in (tree.root / name).parent.iterdir() if p.is_dir() and p.name not in TOP]
+    if "/" not in name or not beside:
+        return []
+    tokens = re.findall(rf"(?<![\w/.-])(?:{'|'.join(map(re.escape, beside))})/[\w./*{{}},-]*", quoted)
+    return [path for token in tokens for path in expand(token.rstrip(".,"))]
 
 
 def table_metrics(tree):
