@@ -12,6 +12,7 @@
 
 #include "absl/strings/str_format.h"
 #include "kernels/weights/output_file.h"
+#include "kernels/weights/strict_json.h"
 
 namespace fulcrum::numerics {
 namespace {
@@ -88,8 +89,8 @@ absl::StatusOr<Bundle> DecodeBundle(const std::string& bytes) {
   }
   const size_t end = bytes.find('\n', begin);
   if (end == std::string::npos) return Bad("its description has no end");
-  const Json json = Json::parse(bytes.begin() + static_cast<std::ptrdiff_t>(begin),
-                                bytes.begin() + static_cast<std::ptrdiff_t>(end), nullptr, false);
+  const Json json =
+      ParseStrictJson(std::string_view(bytes).substr(begin, end - begin)).value_or(Json());
   if (!json.is_object()) return Bad("its description is no JSON object");
   Bundle b{.found_by = Text(json, "found_by"),
            .detail = Text(json, "detail"),

@@ -104,6 +104,7 @@ std::vector<absl::StatusOr<TensorDecision>> DecideAll(const TensorCatalog& catal
 absl::StatusOr<Checkpoint> ImportCheckpoint(const std::string& path) {
   absl::StatusOr<TensorCatalog> catalog = ReadCatalog(path);
   if (!catalog.ok()) return catalog.status();
+  if (!catalog->whole.ok()) return catalog->whole;
   std::vector<absl::StatusOr<TensorDecision>> decisions = DecideAll(*catalog);
   Checkpoint checkpoint;
   for (size_t i = 0; i < decisions.size(); ++i) {

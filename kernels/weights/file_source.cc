@@ -47,6 +47,13 @@ absl::Status Refuse(const TensorInfo& tensor, const std::string& what) {
       absl::StrCat(tensor.file->path(), ": tensor ", Quoted(tensor.name), ": ", what));
 }
 
+// What the readers and manifests found against a tensor.
+absl::Status CheckUsable(const TensorInfo& tensor) {
+  if (!tensor.undecided.empty()) return Refuse(tensor, tensor.undecided);
+  if (!tensor.refused.empty()) return Refuse(tensor, tensor.refused);
+  return absl::OkStatus();
+}
+
 absl::StatusOr<WeightSpec> SpecOf(const TensorInfo& tensor, WeightFormat format) {
   if (tensor.shape.size() != 2) {
     return Refuse(tensor, absl::StrCat("shape ", ShapeText(tensor.shape),
@@ -80,11 +87,11 @@ absl::StatusOr<std::vector<float>> ReadScales(const TensorInfo& tensor) {
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<const WeightSource>> OpenPlainWeight(const TensorInfo& weight) {
+  if (absl::Status s = CheckUsable(weight); !s.ok()) return s;
   if (weight.type != TensorType::kBf16 && weight.type != TensorType::kQ2_0) {
     return Refuse(weight, absl::StrCat("element type ", weight.dtype,
                                        " is not served; BF16, Q2_0 and block-scaled F8_E4M3 are"));
   }
-  if (!weight.undecided.empty()) return Refuse(weight, weight.undecided);
   const bool q2 = weight.type == TensorType::kQ2_0;
   absl::StatusOr<WeightSpec> spec = SpecOf(weight, q2 ? WeightFormat::kQ2_0 : WeightFormat::kBf16);
   if (!spec.ok()) return spec.status();
@@ -94,6 +101,7 @@ absl::StatusOr<std::shared_ptr<const WeightSource>> OpenPlainWeight(const Tensor
 
 absl::StatusOr<std::shared_ptr<const WeightSource>> OpenFp8Weight(const TensorInfo& weight,
                                                                   const TensorInfo* scale_inv) {
+  if (absl::Status s = CheckUsable(weight); !s.ok()) return s;
   if (weight.type != TensorType::kF8E4m3) {
     return Refuse(weight, absl::StrCat("element type is ", weight.dtype, "; expected F8_E4M3"));
   }
@@ -108,6 +116,7 @@ absl::StatusOr<std::shared_ptr<const WeightSource>> OpenFp8Weight(const TensorIn
                                ", found none. Per-tensor and per-channel scales are "
                                "another format"));
   }
+  if (absl::Status s = CheckUsable(*scale_inv); !s.ok()) return s;
   if ((scale_inv->type != TensorType::kF32 && scale_inv->type != TensorType::kBf16) ||
       scale_inv->shape != expected) {
     return Refuse(weight, absl::StrCat("scale grid ", Quoted(scale_inv->name), ": expected ", grid,

@@ -7,11 +7,14 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "kernels/weights/checkpoint_parts.h"
+#include "kernels/weights/layer_count.h"
 #include "kernels/weights/tensor_info.h"
 #include "kernels/weights/weight_file.h"
 
@@ -22,12 +25,16 @@ inline constexpr std::string_view kGgufMagic = "GGUF";
 struct GgufContents {
   uint32_t version = 0;
   uint32_t alignment = 32;
-  std::string architecture;  // general.architecture, empty when absent
-  uint64_t split_no = 0;     // of split_count files; a whole model has split_count <= 1
-  uint64_t split_count = 0;
-  std::vector<TensorInfo> tensors;  // in the order of their bytes
+  std::string architecture;            // general.architecture, empty when absent
+  GgufPart part;                       // of how many files it is one
+  std::optional<LayerPromise> layers;  // block_count of the architecture
+  std::vector<TensorInfo> tensors;     // in the order of their bytes
 };
 
+// The tensors lie as ggml's reader asks: each at a multiple of the alignment, one behind the other
+// without holes, nothing behind the last. That is one rule for all types, since a hole would make
+// another type of a Q2_0 tensor. Tensors of no elements take no place. One whose size is not known
+// (a type from later, rows that are no whole blocks) is undecided and ends where the next begins.
 // Errors name file, tensor or key, expected and found: INVALID_ARGUMENT, or DATA_LOSS where tensors
 // end beyond the file.
 absl::StatusOr<GgufContents> ParseGguf(const std::shared_ptr<const WeightFile>& file);

@@ -5,7 +5,10 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -13,9 +16,16 @@
 
 namespace fulcrum {
 
+inline constexpr std::string_view kGgufSplitNo = "split.no";
+inline constexpr std::string_view kGgufSplitCount = "split.count";
+inline constexpr std::string_view kGgufSplitTensors = "split.tensors.count";
+// Behind the architecture's name.
+inline constexpr std::string_view kGgufBlockCount = ".block_count";
+inline constexpr std::string_view kGgufDraftLayers = ".nextn_predict_layers";
+
 struct GgufTensorRecord {
   std::string name;
-  std::vector<uint64_t> dimensions;  // innermost first, 1..4
+  std::vector<uint64_t> dimensions;  // innermost first; any number of them
   uint32_t type = 0;
   uint64_t offset = 0;  // in the data section
 };
@@ -25,8 +35,8 @@ struct GgufHeader {
   uint64_t end = 0;  // first byte after the header
   uint64_t alignment = 32;
   std::string architecture;
-  uint64_t split_no = 0, split_count = 0;
-  std::vector<GgufTensorRecord> tensors;
+  std::map<std::string, uint64_t, std::less<>> counts;  // values of the keys above
+  std::vector<GgufTensorRecord> tensors;                // in the header's order, names unique
 };
 
 // Messages do not name the file; the caller does.

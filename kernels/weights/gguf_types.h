@@ -1,5 +1,5 @@
-// The tensor types a GGUF header may name, with the block geometry that fixes a tensor's size.
-// Types that no row knows have no known size, so a file with one is refused.
+// The tensor types a GGUF header may name, with the block geometry that fixes a tensor's size. The
+// size of other types is not known: such a tensor is listed with the bytes up to the next one.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -27,7 +27,7 @@ inline constexpr GgufTypeRow kGgufTypes[] = {
     {23, "IQ4_XS", 256, 136}, {24, "I8", 1, 1},         {25, "I16", 1, 2},
     {26, "I32", 1, 4},        {27, "I64", 1, 8},        {28, "F64", 1, 8},
     {29, "IQ1_M", 256, 56},   {30, "BF16", 1, 2},       {34, "TQ1_0", 256, 54},
-    {35, "TQ2_0", 256, 66},   {39, "MXFP4", 32, 17},    {40, "NVFP4", 0, 0},
+    {35, "TQ2_0", 256, 66},   {39, "MXFP4", 32, 17},    {40, "NVFP4", 64, 36},
     {41, "Q1_0", 0, 0},       {42, "Q2_0", 0, 0},       {142, "PQ2_0", 128, 34},
     {143, "PTQ1_0", 128, 28},
 };

@@ -30,6 +30,7 @@ std::string FormatOf(TensorType type) {
 absl::StatusOr<Inspection> Inspect(const std::string& path, Scan scan) {
   absl::StatusOr<TensorCatalog> catalog = ReadCatalog(path);
   if (!catalog.ok()) return catalog.status();
+  if (!catalog->whole.ok()) return catalog->whole;
   const std::vector<absl::StatusOr<TensorDecision>> decisions = DecideAll(*catalog);
   Inspection inspection;
   inspection.path = path;

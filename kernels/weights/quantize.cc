@@ -273,6 +273,7 @@ absl::Status CheckOptions(const QuantizeOptions& options, const TensorCatalog& c
 absl::StatusOr<QuantizeReport> Quantize(const QuantizeOptions& options) {
   absl::StatusOr<TensorCatalog> catalog = ReadCatalog(options.input);
   if (!catalog.ok()) return catalog.status();
+  if (!catalog->whole.ok()) return catalog->whole;
   if (absl::Status s = CheckOptions(options, *catalog); !s.ok()) return s;
   QuantizeReport report;
   absl::StatusOr<Plan> plan = MakePlan(options, *catalog, report);

@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 #include <tuple>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "kernels/weights/safetensors_header.h"
@@ -18,20 +20,19 @@ struct DtypeRow {
   int bits;
   TensorType type;
 };
-// The element types of the format. The two refused here by name (F8_E5M2, and FNUZ variants, which
-// the format does not have but some converters write) share a byte layout's width with E4M3FN and
-// none of its values.
+// The element types of the format.
 constexpr DtypeRow kDtypes[] = {
-    {"F8_E4M3", 8, TensorType::kF8E4m3}, {"BF16", 16, TensorType::kBf16},
-    {"F16", 16, TensorType::kF16},       {"F32", 32, TensorType::kF32},
-    {"BOOL", 8, TensorType::kOther},     {"U8", 8, TensorType::kOther},
-    {"I8", 8, TensorType::kOther},       {"U16", 16, TensorType::kOther},
-    {"I16", 16, TensorType::kOther},     {"U32", 32, TensorType::kOther},
-    {"I32", 32, TensorType::kOther},     {"U64", 64, TensorType::kOther},
-    {"I64", 64, TensorType::kOther},     {"F64", 64, TensorType::kOther},
-    {"C64", 64, TensorType::kOther},     {"F8_E8M0", 8, TensorType::kOther},
-    {"F4", 4, TensorType::kOther},       {"F6_E2M3", 6, TensorType::kOther},
-    {"F6_E3M2", 6, TensorType::kOther},
+    {"F8_E4M3", 8, TensorType::kF8E4m3},    {"BF16", 16, TensorType::kBf16},
+    {"F16", 16, TensorType::kF16},          {"F32", 32, TensorType::kF32},
+    {"BOOL", 8, TensorType::kOther},        {"U8", 8, TensorType::kOther},
+    {"I8", 8, TensorType::kOther},          {"U16", 16, TensorType::kOther},
+    {"I16", 16, TensorType::kOther},        {"U32", 32, TensorType::kOther},
+    {"I32", 32, TensorType::kOther},        {"U64", 64, TensorType::kOther},
+    {"I64", 64, TensorType::kOther},        {"F64", 64, TensorType::kOther},
+    {"C64", 64, TensorType::kOther},        {"F8_E8M0", 8, TensorType::kOther},
+    {"F8_E5M2", 8, TensorType::kOther},     {"F8_E4M3FNUZ", 8, TensorType::kOther},
+    {"F8_E5M2FNUZ", 8, TensorType::kOther}, {"F4", 4, TensorType::kOther},
+    {"F6_E2M3", 6, TensorType::kOther},     {"F6_E3M2", 6, TensorType::kOther},
 };
 
 const DtypeRow* FindDtype(std::string_view name) {
@@ -50,55 +51,75 @@ absl::Status CutShort(const std::string& path, const std::string& what) {
   return absl::DataLossError(absl::StrCat(path, ": ", what, "; the file is cut short"));
 }
 
-// A zero dimension makes the size 0 whatever the others are, so each is bounded on its own.
-std::optional<uint64_t> SizeInBits(const std::vector<uint64_t>& shape, int element_bits) {
-  uint64_t bits = static_cast<uint64_t>(element_bits);
-  bool empty = false;
+// The product in the shape's order, as the reference reader takes it: behind a zero nothing
+// overflows.
+std::optional<uint64_t> ElementsOf(const std::vector<uint64_t>& shape) {
+  std::optional<uint64_t> elements = uint64_t{1};
   for (const uint64_t dimension : shape) {
-    empty = empty || dimension == 0;
-    const std::optional<uint64_t> product = CheckedProduct(bits, dimension == 0 ? 1 : dimension);
-    if (!product) return std::nullopt;
-    bits = *product;
+    elements = CheckedProduct(*elements, dimension);
+    if (!elements) break;
   }
-  return empty ? 0 : bits;
+  return elements;
+}
+
+// Bytes that the shape and type take: the offsets have to hold exactly these. Nothing where the
+// type is unknown: then they say themselves.
+absl::StatusOr<std::optional<uint64_t>> BytesOf(const SafetensorsEntry& entry,
+                                                const DtypeRow* dtype) {
+  constexpr uint64_t kMostBits = 64;
+  const std::optional<uint64_t> elements = ElementsOf(entry.shape);
+  const std::optional<uint64_t> bits =
+      elements ? CheckedProduct(*elements, dtype ? static_cast<uint64_t>(dtype->bits) : kMostBits)
+               : std::nullopt;
+  if (!bits) {
+    return absl::InvalidArgumentError(
+        "the product of its shape and element size overflows 63 bits");
+  }
+  if (dtype == nullptr) return std::nullopt;
+  if (*bits % 8 != 0) return absl::InvalidArgumentError("does not end on a whole byte");
+  return *bits / 8;
+}
+
+// Why a tensor of the type is only listed, or empty.
+std::string UndecidedType(const std::string& name, const DtypeRow* dtype) {
+  // The width of E4M3FN and none of its values.
+  const bool another_float =
+      absl::StartsWith(name, "F8_E") && name != "F8_E4M3" && name != "F8_E8M0";
+  if (another_float) {
+    return absl::StrCat("element type ", Quoted(name),
+                        ": 8-bit floats are read as F8_E4M3 (E4M3FN) only; convert the tensor");
+  }
+  return dtype != nullptr ? "" : absl::StrCat("unknown element type ", Quoted(name));
+}
+
+// What the entry says of itself, its place apart.
+TensorInfo Describe(const SafetensorsEntry& entry, size_t number, const DtypeRow* dtype) {
+  TensorInfo info;
+  SetName(entry.name, number, info);
+  info.type = dtype == nullptr ? TensorType::kOther : dtype->type;
+  info.dtype =
+      dtype == nullptr && !CheckTensorName(entry.dtype).ok() ? Quoted(entry.dtype) : entry.dtype;
+  if (info.undecided.empty()) info.undecided = UndecidedType(entry.dtype, dtype);
+  constexpr uint64_t kMost = std::numeric_limits<int64_t>::max();
+  for (const uint64_t dimension : entry.shape) {
+    info.shape.push_back(
+        static_cast<int64_t>(std::min(dimension, kMost)));  // beyond: holds nothing
+  }
+  return info;
 }
 
 // Turns one header entry into a TensorInfo whose range is known to be inside the data.
 absl::StatusOr<TensorInfo> CheckEntry(const std::shared_ptr<const WeightFile>& file,
-                                      const SafetensorsEntry& entry, uint64_t data_begin) {
+                                      const SafetensorsEntry& entry, size_t number,
+                                      uint64_t data_begin) {
   const std::string where = absl::StrCat("tensor ", Quoted(entry.name));
-  if (absl::Status s = CheckTensorName(entry.name); !s.ok()) {
-    return Malformed(file->path(), std::string(s.message()));
-  }
-  if (entry.dtype == "F8_E5M2" || entry.dtype.find("FNUZ") != std::string::npos) {
-    return Malformed(file->path(),
-                     absl::StrCat(where, " has element type ", Quoted(entry.dtype),
-                                  "; 8-bit floats are read as F8_E4M3 (E4M3FN) only. Convert the "
-                                  "checkpoint"));
-  }
   const DtypeRow* dtype = FindDtype(entry.dtype);
-  if (dtype == nullptr) {
-    return Malformed(file->path(),
-                     absl::StrCat(where, " has unknown element type ", Quoted(entry.dtype)));
+  const absl::StatusOr<std::optional<uint64_t>> bytes = BytesOf(entry, dtype);
+  if (!bytes.ok()) {
+    return Malformed(file->path(), absl::StrCat(where, ": ", bytes.status().message()));
   }
-  TensorInfo info;
-  info.name = entry.name;
-  info.type = dtype->type;
-  info.dtype = entry.dtype;
+  TensorInfo info = Describe(entry, number, dtype);
   info.file = file;
-  for (const uint64_t dimension : entry.shape) {
-    info.shape.push_back(static_cast<int64_t>(dimension));
-  }
-  const std::optional<uint64_t> bits = SizeInBits(entry.shape, dtype->bits);
-  if (!bits) {
-    return Malformed(file->path(), absl::StrCat(where,
-                                                ": the product of its shape and element "
-                                                "size overflows 63 bits"));
-  }
-  if (*bits % 8 != 0) {
-    return Malformed(file->path(), absl::StrCat(where, " does not end on a whole byte"));
-  }
-  info.bytes = *bits / 8;
   const auto [begin, end] = entry.offsets;
   const uint64_t data_bytes = file->size() - data_begin;
   if (begin > end) {
@@ -106,11 +127,12 @@ absl::StatusOr<TensorInfo> CheckEntry(const std::shared_ptr<const WeightFile>& f
         file->path(),
         absl::StrFormat("%s: data_offsets [%d, %d] end before they begin", where, begin, end));
   }
+  info.bytes = bytes->value_or(end - begin);
   if (end - begin != info.bytes) {
     return Malformed(
         file->path(),
         absl::StrFormat("%s: shape %s of %s takes %d bytes, data_offsets [%d, %d] hold %d", where,
-                        ShapeText(info.shape), entry.dtype, info.bytes, begin, end, end - begin));
+                        ShapeText(info.shape), info.dtype, info.bytes, begin, end, end - begin));
   }
   if (end > data_bytes) {
     return CutShort(
@@ -148,7 +170,7 @@ absl::Status CheckCoverage(const WeightFile& file, const std::vector<TensorInfo>
 
 }  // namespace
 
-absl::StatusOr<std::vector<TensorInfo>> ParseSafetensors(
+absl::StatusOr<SafetensorsContents> ParseSafetensors(
     const std::shared_ptr<const WeightFile>& file) {
   constexpr uint64_t kLengthBytes = 8;
   if (file->size() < kLengthBytes) {
@@ -171,13 +193,16 @@ absl::StatusOr<std::vector<TensorInfo>> ParseSafetensors(
   std::string header(header_bytes, '\0');
   status = file->Read(kLengthBytes, std::as_writable_bytes(std::span(header)));
   if (!status.ok()) return status;
-  absl::StatusOr<std::vector<SafetensorsEntry>> entries = ParseSafetensorsHeader(header);
-  if (!entries.ok()) return Malformed(file->path(), std::string(entries.status().message()));
+  absl::StatusOr<SafetensorsHeader> parsed = ParseSafetensorsHeader(header);
+  if (!parsed.ok()) return Malformed(file->path(), std::string(parsed.status().message()));
+  header = std::string();  // may be as large as the tensors' list
 
+  SafetensorsContents contents;
+  contents.manifest = ManifestOfMetadata(parsed->metadata, file->path());
   const uint64_t data_begin = kLengthBytes + header_bytes;
-  std::vector<TensorInfo> tensors;
-  for (const SafetensorsEntry& entry : *entries) {
-    absl::StatusOr<TensorInfo> info = CheckEntry(file, entry, data_begin);
+  std::vector<TensorInfo>& tensors = contents.tensors;
+  for (const SafetensorsEntry& entry : parsed->entries) {
+    absl::StatusOr<TensorInfo> info = CheckEntry(file, entry, tensors.size(), data_begin);
     if (!info.ok()) return info.status();
     tensors.push_back(*std::move(info));
   }
@@ -186,7 +211,7 @@ absl::StatusOr<std::vector<TensorInfo>> ParseSafetensors(
     return std::tie(a.offset, a.bytes, a.name) < std::tie(b.offset, b.bytes, b.name);
   });
   if (absl::Status s = CheckCoverage(*file, tensors, data_begin); !s.ok()) return s;
-  return tensors;
+  return contents;
 }
 
 }  // namespace fulcrum

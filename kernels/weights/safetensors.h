@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "kernels/weights/manifest.h"
 #include "kernels/weights/tensor_info.h"
 #include "kernels/weights/weight_file.h"
 
@@ -16,10 +17,16 @@ namespace fulcrum {
 // Longest header that is read.
 inline constexpr uint64_t kMaxSafetensorsHeader = 100'000'000;
 
-// All tensors in the order of their bytes. Errors (INVALID_ARGUMENT) name file, tensor, expected
-// and found: malformed JSON, a duplicate name, an unknown element type, F8_E5M2 or an FNUZ variant,
-// offsets that disagree with shape and type, overlaps, holes, or ranges outside the file.
-absl::StatusOr<std::vector<TensorInfo>> ParseSafetensors(
-    const std::shared_ptr<const WeightFile>& file);
+struct SafetensorsContents {
+  std::vector<TensorInfo> tensors;  // in the order of their bytes
+  Manifest manifest;                // what __metadata__ says; nothing is applied yet
+};
+
+// As strict as the format's reference reader, but for element types: a tensor of one that is not
+// known here, or is no 8-bit float of ours (F8_E5M2, FNUZ variants), is undecided. Errors name
+// file, tensor, expected and found: INVALID_ARGUMENT for malformed JSON, a duplicate name, offsets
+// that disagree with shape and type, overlaps and holes; DATA_LOSS for tensors that end beyond the
+// file.
+absl::StatusOr<SafetensorsContents> ParseSafetensors(const std::shared_ptr<const WeightFile>& file);
 
 }  // namespace fulcrum

@@ -1,11 +1,11 @@
-// The JSON of the safetensors family: the tensor header and the index of a sharded checkpoint. Both
-// are read as a stream of events with a fixed grammar, so duplicate keys are seen and depth is
-// bounded. What the values mean for a file is checked in safetensors.cc.
+// The grammar of a safetensors header, as strict as the format's reference reader. What the values
+// mean for a file is checked in safetensors.cc.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <array>
 #include <cstdint>
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -22,18 +22,14 @@ struct SafetensorsEntry {
   std::array<uint64_t, 2> offsets{};
 };
 
-// In the header's order. INVALID_ARGUMENT for anything that is not the format's grammar.
-absl::StatusOr<std::vector<SafetensorsEntry>> ParseSafetensorsHeader(std::string_view json);
-
-// model.safetensors.index.json: which file of the directory holds which tensor.
-struct SafetensorsIndex {
-  struct Entry {
-    std::string tensor;
-    std::string file;  // relative to the index's directory, never leading out of it
-  };
-  std::vector<Entry> entries;  // sorted by tensor
+struct SafetensorsHeader {
+  std::vector<SafetensorsEntry> entries;        // in the header's order
+  std::map<std::string, std::string> metadata;  // __metadata__
 };
-absl::StatusOr<SafetensorsIndex> ParseSafetensorsIndex(std::string_view json,
-                                                       const std::string& path);
+
+// INVALID_ARGUMENT for anything that is not the format's grammar. Two rules are stricter than the
+// reference reader's, each because readers would disagree: a tensor name occurs once, and an entry
+// is an object. Fields of an entry that are unknown are passed over, as there.
+absl::StatusOr<SafetensorsHeader> ParseSafetensorsHeader(std::string_view json);
 
 }  // namespace fulcrum

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/weights/tensor_info.h"
 
+#include <algorithm>
 #include <limits>
 
 #include "absl/strings/escaping.h"
@@ -34,7 +35,10 @@ size_t Utf8Length(std::string_view text) {
 }  // namespace
 
 std::string ShapeText(const std::vector<int64_t>& shape) {
-  return absl::StrCat("[", absl::StrJoin(shape, ", "), "]");
+  constexpr size_t kShown = 16;
+  const auto end = shape.begin() + static_cast<ptrdiff_t>(std::min(shape.size(), kShown));
+  return absl::StrCat("[", absl::StrJoin(shape.begin(), end, ", "),
+                      shape.size() > kShown ? ", ...]" : "]");
 }
 
 std::optional<uint64_t> CheckedProduct(uint64_t a, uint64_t b) {
@@ -66,6 +70,12 @@ std::string Quoted(std::string_view name) {
   constexpr size_t kShown = 128;
   const absl::string_view shown(name.data(), std::min(name.size(), kShown));
   return absl::StrCat("'", absl::CHexEscape(shown), name.size() > kShown ? "..." : "", "'");
+}
+
+void SetName(std::string_view name, size_t number, TensorInfo& tensor) {
+  const absl::Status status = CheckTensorName(name);
+  tensor.name = status.ok() ? std::string(name) : absl::StrCat(Quoted(name), "#", number);
+  if (!status.ok()) tensor.undecided = std::string(status.message());
 }
 
 }  // namespace fulcrum

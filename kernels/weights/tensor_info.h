@@ -26,11 +26,16 @@ struct TensorInfo {
   uint64_t offset = 0;         // from the start of the file
   uint64_t bytes = 0;          // inside the file: offset + bytes <= file size
   int q2_block = 0;            // kQ2_0: 64 or 128, 0 when the extent does not tell
-  std::string undecided;       // why it cannot be read although its type is known; else empty
+  // A sentence that says why the tensor is only listed (its type or size is not known, an index
+  // does not name it): it is skipped, and the rest of the file is served. Else empty.
+  std::string undecided;
+  // A sentence that says why a checkpoint with this tensor is refused although its file can be read
+  // (a manifest says that its bytes mean something else). Else empty.
+  std::string refused;
   std::shared_ptr<const WeightFile> file;
 };
 
-// "[384, 512]"
+// "[384, 512]"; long shapes are cut.
 std::string ShapeText(const std::vector<int64_t>& shape);
 
 // a * b, or nothing when it leaves 63 bits: sizes and offsets of files fit in 63.
@@ -42,5 +47,9 @@ absl::Status CheckTensorName(std::string_view name);
 
 // The name made printable and short enough for an error message.
 std::string Quoted(std::string_view name);
+
+// Gives `tensor` its name as a file has it. A name that CheckTensorName refuses cannot travel, so
+// the tensor gets one made of it and of `number`, its place in the file, and is undecided.
+void SetName(std::string_view name, size_t number, TensorInfo& tensor);
 
 }  // namespace fulcrum

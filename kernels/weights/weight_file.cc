@@ -12,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "kernels/weights/file_links.h"
 
 namespace fulcrum {
 namespace {
@@ -116,16 +117,41 @@ absl::Status WeightFile::Read(uint64_t offset, std::span<std::byte> out) const {
   return out.empty() ? absl::OkStatus() : ReadChecked(offset, out);
 }
 
-absl::StatusOr<std::shared_ptr<const WeightFile>> OpenWeightFile(const std::string& path) {
+absl::StatusOr<std::shared_ptr<const WeightFile>> OpenWeightFile(const std::string& path,
+                                                                 const ReadRule& may_read) {
+  if (may_read) {
+    if (absl::Status s = may_read(path); !s.ok()) return s;
+  }
   // Non-blocking, so that a named pipe is refused below instead of waiting for a writer.
   const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (fd < 0) return ErrnoStatus(errno, absl::StrCat("opening ", path));
-  struct stat info;
+  if (fd < 0) {
+    const int error = errno;
+    const std::string links = LinkText(path);
+    return ErrnoStatus(error, absl::StrCat("opening ", links.empty() ? path : links));
+  }
+  struct stat info {};
   if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode)) {
     close(fd);
-    return absl::InvalidArgumentError(absl::StrCat(path, " is not a regular file"));
+    const std::string links = LinkText(path);
+    return absl::InvalidArgumentError(absl::StrCat(
+        links.empty() ? path : links,
+        S_ISDIR(info.st_mode) ? " is a folder; expected a file" : " is not a regular file"));
   }
   return std::make_shared<DiskFile>(path, fd, info);
+}
+
+absl::StatusOr<std::string> ReadTextFile(const std::string& path, uint64_t limit,
+                                         const ReadRule& may_read) {
+  absl::StatusOr<std::shared_ptr<const WeightFile>> file = OpenWeightFile(path, may_read);
+  if (!file.ok()) return file.status();
+  if ((*file)->size() > limit) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("%s has %d bytes; at most %d are read", path, (*file)->size(), limit));
+  }
+  std::string text((*file)->size(), '\0');
+  absl::Status status = (*file)->Read(0, std::as_writable_bytes(std::span(text)));
+  if (!status.ok()) return status;
+  return text;
 }
 
 std::shared_ptr<const WeightFile> WeightFileFromBytes(std::string path,

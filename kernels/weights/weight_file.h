@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -43,8 +44,18 @@ class WeightFile {
   const uint64_t size_;
 };
 
-// NOT_FOUND, PERMISSION_DENIED, or INVALID_ARGUMENT for what is not a regular file.
-absl::StatusOr<std::shared_ptr<const WeightFile>> OpenWeightFile(const std::string& path);
+// The caller's say over what is read: called with a path as it is named, before the file or folder
+// is opened. Anything but OK ends the reading with that status. Unset: everything may be read.
+using ReadRule = std::function<absl::Status(const std::string& path)>;
+
+// NOT_FOUND (with the way of a link that leads nowhere), PERMISSION_DENIED, or INVALID_ARGUMENT for
+// what is not a regular file.
+absl::StatusOr<std::shared_ptr<const WeightFile>> OpenWeightFile(const std::string& path,
+                                                                 const ReadRule& may_read = {});
+
+// The whole of a text file. INVALID_ARGUMENT where it has more than `limit` bytes.
+absl::StatusOr<std::string> ReadTextFile(const std::string& path, uint64_t limit,
+                                         const ReadRule& may_read = {});
 
 // A file that is already in memory, for parsers' tests and fuzzing.
 std::shared_ptr<const WeightFile> WeightFileFromBytes(std::string path,

@@ -14,6 +14,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       fulcrum::ParseGguf(fulcrum::WeightFileFromBytes("fuzz", {bytes.begin(), bytes.end()}));
   if (!contents.ok()) return 0;
   for (const fulcrum::TensorInfo& tensor : contents->tensors) {
+    FUZZ_REQUIRE(fulcrum::CheckTensorName(tensor.name).ok());
     std::vector<std::byte> content(tensor.bytes);
     FUZZ_REQUIRE(tensor.file->Read(tensor.offset, content).ok());
     const auto weight = fulcrum::OpenPlainWeight(tensor);

@@ -67,6 +67,20 @@ TEST(Bundle, EveryPrefixAndEveryFlippedByteIsRefused) {
   }
 }
 
+TEST(Bundle, ItsDescriptionIsReadToItsEnd) {
+  const std::string bytes = EncodeBundle(Example());
+  const size_t end = bytes.find("}\n");
+  for (const std::string_view behind :
+       {std::string_view("\0", 1), std::string_view("\0rubbish", 8), std::string_view("{}")}) {
+    std::string more = bytes;
+    more.insert(end + 1, behind);
+    EXPECT_EQ(DecodeBundle(more).status().code(), absl::StatusCode::kDataLoss);
+  }
+  std::string twice = bytes;
+  twice.insert(end, ",\"rows\":1");
+  EXPECT_FALSE(DecodeBundle(twice).ok());
+}
+
 TEST(Bundle, ImpossibleSizesAreRefusedBeforeAnythingIsAllocated) {
   for (const auto& change : {+[](Bundle& b) { b.rows = 0; }, +[](Bundle& b) { b.k = -1; },
                              +[](Bundle& b) { b.column = 10; }, +[](Bundle& b) { b.columns = 0; },

@@ -144,31 +144,6 @@ TEST(Gguf, ABlock128FileReadsRowByRow) {
   }
 }
 
-TEST(Gguf, TypesForListingAndTypesThatAreSkipped) {
-  const auto contents = ParseGguf(InMemory(GgufBuilder(2)
-                                               .Tensor("f32", {3, 2}, kGgufF32, 0)
-                                               .Tensor("f16", {3, 2}, kGgufF16, 32)
-                                               .Tensor("bf16", {3, 2}, kGgufBf16, 64)
-                                               .Tensor("q4_k", {256, 1}, 12, 96)
-                                               .Tensor("nvfp4", {64, 1}, 40, 256)
-                                               .Data(std::string(292, '\0'))
-                                               .Build()));
-  ASSERT_TRUE(contents.ok()) << contents.status();
-  EXPECT_EQ(contents->version, 2u);
-  ASSERT_EQ(contents->tensors.size(), 5u);
-  EXPECT_EQ(contents->tensors[0].type, TensorType::kF32);
-  EXPECT_EQ(contents->tensors[0].bytes, 24u);
-  EXPECT_EQ(contents->tensors[0].shape, (std::vector<int64_t>{2, 3}));  // stored [K, N]
-  EXPECT_EQ(contents->tensors[1].type, TensorType::kF16);
-  EXPECT_EQ(contents->tensors[2].type, TensorType::kBf16);
-  EXPECT_TRUE(OpenPlainWeight(contents->tensors[2]).ok());
-  EXPECT_EQ(contents->tensors[3].dtype, "Q4_K");
-  EXPECT_EQ(contents->tensors[3].bytes, 144u);
-  EXPECT_FALSE(OpenPlainWeight(contents->tensors[3]).ok());
-  EXPECT_EQ(contents->tensors[4].type, TensorType::kOther);
-  EXPECT_EQ(contents->tensors[4].bytes, 36u);
-}
-
 TEST(Gguf, MetadataOfEveryTypeIsPassedOver) {
   const std::string strings = LittleEndian<uint32_t>(kString) + LittleEndian<uint64_t>(2) +
                               GgufBuilder::String("a") + GgufBuilder::String("");
@@ -194,8 +169,8 @@ TEST(Gguf, MetadataOfEveryTypeIsPassedOver) {
       .Pair("nested", kArray, nested)
       .Pair("general.architecture", kString, GgufBuilder::String("qwen3"))
       .Pair("general.alignment", kU32, LittleEndian<uint32_t>(64))
-      .Tensor("w", {4}, kGgufF32, 64)
-      .Data(std::string(80, '\0'), 64);
+      .Tensor("w", {4}, kGgufF32, 0)
+      .Data(std::string(16, '\0'), 64);
   const auto contents = ParseGguf(InMemory(builder.Build()));
   ASSERT_TRUE(contents.ok()) << contents.status();
   EXPECT_EQ(contents->architecture, "qwen3");
@@ -211,14 +186,15 @@ TEST(Gguf, P106P111DimensionsWhoseProductOverflows) {
   EXPECT_THAT(RefusedTensor({65537, 65539, 65543, 65551}, kGgufF32), HasSubstr("overflows"));
   EXPECT_THAT(RefusedTensor({uint64_t{1} << 62}, kGgufF32), HasSubstr("overflows"));
   EXPECT_THAT(RefusedTensor({uint64_t{1} << 40, 64}, kGgufQ2_0), HasSubstr("neither"));
-  EXPECT_THAT(RefusedTensor({4, 0}, kGgufF32), HasSubstr("dimension of 0"));
+  EXPECT_THAT(RefusedTensor({~uint64_t{0}, 0}, kGgufF32), HasSubstr("overflows"));
 }
 
 TEST(Gguf, P107CountOfDimensionsTypeAndStringLength) {
-  EXPECT_THAT(RefusedTensor({1, 1, 1, 1, 1}, kGgufF32), HasSubstr("5 dimensions; expected 1..4"));
-  EXPECT_THAT(RefusedTensor({}, kGgufF32), HasSubstr("0 dimensions"));
-  EXPECT_THAT(RefusedTensor({4}, 255), HasSubstr("unknown type id 255"));
-  EXPECT_THAT(RefusedTensor({4}, 4), HasSubstr("unknown type id 4"));
+  // More dimensions than ggml has, and types that nothing knows, are listed (gguf_places_test.cc).
+  // A number of dimensions that the file cannot hold is no record.
+  std::string dimensions = GgufBuilder().Tensor("bad", {4}, kGgufF32, 0).Data("12345678").Build();
+  dimensions.replace(24 + 8 + 3, 4, LittleEndian(~uint32_t{0}));
+  EXPECT_THAT(Refusal(dimensions), AllOf(HasSubstr("'bad'"), HasSubstr("4294967295 dimensions")));
   EXPECT_THAT(Refusal(GgufBuilder().Pair("k", 255, "").Build()), HasSubstr("value type 255"));
   EXPECT_THAT(Refusal(GgufBuilder().Pair("k", kString, LittleEndian(uint64_t{1} << 63)).Build()),
               HasSubstr("9223372036854775808"));
@@ -275,60 +251,12 @@ TEST(Gguf, ArraysNestOnlySoDeep) {
   EXPECT_THAT(Refusal(nested(1000)), HasSubstr("nested"));
 }
 
-TEST(Gguf, AlignmentOffsetsOverlapsAndDuplicates) {
-  for (const uint32_t alignment : {0u, 3u, 48u, 0xffffffffu}) {
-    EXPECT_THAT(
-        Refusal(GgufBuilder().Pair("general.alignment", kU32, LittleEndian(alignment)).Build()),
-        HasSubstr("power of two"));
-  }
-  EXPECT_THAT(
-      Refusal(GgufBuilder().Pair("general.alignment", kString, GgufBuilder::String("32")).Build()),
-      HasSubstr("not an unsigned integer"));
-  EXPECT_THAT(Refusal(GgufBuilder()
-                          .Pair("general.alignment", kU32, LittleEndian(1u << 31))
-                          .Tensor("t", {4}, kGgufF32, 0)
-                          .Data("0123456789abcdef")
-                          .Build()),
-              HasSubstr("data begins"));
-  EXPECT_THAT(RefusedTensor({4}, kGgufF32, 16), HasSubstr("multiple of the alignment"));
-  EXPECT_THAT(RefusedTensor({4}, kGgufF32, 96),
-              AllOf(HasSubstr("outside"), HasSubstr("cut short")));
-  EXPECT_THAT(RefusedTensor({4}, kGgufF32, ~uint64_t{31}), HasSubstr("outside"));
-  EXPECT_THAT(RefusedTensor({17}, kGgufF32, 0),
-              AllOf(HasSubstr("end of the data"), HasSubstr("cut short")));
-  const auto two = [](const char* second, uint64_t offset) {
-    return GgufBuilder()
-        .Tensor("a", {12}, kGgufF32, 0)
-        .Tensor(second, {4}, kGgufF32, offset)
-        .Data(std::string(96, 0))
-        .Build();
-  };
-  EXPECT_TRUE(ParseGguf(InMemory(two("b", 64))).ok());
-  EXPECT_THAT(Refusal(two("b", 32)), HasSubstr("before the next tensor"));
-  EXPECT_FALSE(ParseGguf(InMemory(two("b", 0))).ok());
-  EXPECT_THAT(Refusal(two("a", 64)), HasSubstr("duplicate tensor name 'a'"));
-  EXPECT_THAT(Refusal(GgufBuilder().Pair("k", kU8, "1").Pair("k", kU8, "1").Build()),
-              HasSubstr("duplicate metadata key 'k'"));
-}
-
 TEST(Gguf, MagicVersionAndByteOrder) {
   EXPECT_THAT(Refusal(GgufBuilder(1).Build()), HasSubstr("version 1"));
   EXPECT_THAT(Refusal(GgufBuilder(4).Build()), HasSubstr("version 4"));
   EXPECT_THAT(Refusal(GgufBuilder(0x03000000).Build()), HasSubstr("big-endian"));
   EXPECT_THAT(Refusal("GGML" + std::string(20, '\0')), HasSubstr("not a GGUF"));
   EXPECT_TRUE(ParseGguf(InMemory(GgufBuilder().Build())).ok());
-}
-
-TEST(Gguf, NamesMustBePrintable) {
-  for (const std::string& name :
-       {std::string(), std::string("a\0b", 3), std::string("a\nb"), std::string("\xc3\x28"),
-        std::string("\xed\xa0\x80"), std::string("\xf5\x80\x80\x80"), std::string("\xe2\x82"),
-        std::string(1025, 'a')}) {
-    EXPECT_FALSE(
-        ParseGguf(
-            InMemory(GgufBuilder().Tensor(name, {4}, kGgufF32, 0).Data("0123456789abcdef").Build()))
-            .ok());
-  }
 }
 
 std::string SmallFile() {
