@@ -3,11 +3,12 @@
 # P080, P081, P085.
 # SPDX-License-Identifier: Apache-2.0
 import collections
+import http.client
 import math
 import re
 import unittest
 
-from node import GATE, Node, SOURCE, project, request
+from node import GATE, Node, PATIENCE, SOURCE, project, request
 
 
 FASTEST = 3
@@ -69,6 +70,23 @@ class Metrics(unittest.TestCase):
             shard_bytes = 1376 * 512 + 11 * 4 * 4  # codes and the scale grid
             read = node.metric("fulcrum_weight_bytes_total", phase="ffn")
             self.assertGreaterEqual(read, 2 * shard_bytes)
+
+    def test_head_gives_the_headers_and_makes_no_scrape(self):
+        with Node() as node:
+            def ask(method, path):
+                connection = http.client.HTTPConnection(node.metrics_address, timeout=PATIENCE)
+                connection.request(method, path)
+                reply = connection.getresponse()
+                body = reply.read()
+                connection.close()
+                return reply.status, reply.getheader("Content-Type"), len(body) > 0
+            status, kind, has_body = ask("GET", "/metrics")
+            self.assertEqual((status, has_body), (200, True))
+            for path in ("/metrics", "/metrics?name=x") * 5:
+                self.assertEqual(ask("HEAD", path), (200, kind, False))
+            self.assertEqual(ask("HEAD", "/nothing")[0], 404)
+            self.assertEqual(ask("POST", "/metrics")[0], 404)
+            self.assertLessEqual(node.metric("exposer_scrapes_total"), 1)
 
     def test_histograms_are_cumulative(self):  # P085
         with Node() as node:
