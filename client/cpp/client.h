@@ -66,7 +66,8 @@ class PendingCall {
 class Client {
  public:
   // Checks the options and reads the TLS files; connections are made when first needed.
-  // INVALID_ARGUMENT: what is wrong with them; NOT_FOUND: an unreadable TLS file.
+  // INVALID_ARGUMENT: what is wrong with them; NOT_FOUND: an unreadable TLS file. `target` is a
+  // gRPC target; the path of "unix:PATH" is taken as it stands, without URI escapes.
   static absl::StatusOr<std::unique_ptr<Client>> Connect(const std::string& target,
                                                          const ClientOptions& options = {});
   ~Client();  // calls and streams in flight go on; they keep the connections

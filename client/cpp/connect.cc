@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "client/cpp/client_core.h"
 #include "fulcrum/v1/shard_service.grpc.pb.h"
+#include "proto/unix_target.h"
 
 namespace fulcrum::client {
 namespace {
@@ -108,7 +109,8 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Connect(const std::string& targe
   KeepGrpcUp();
   std::vector<std::shared_ptr<grpc::Channel>> channels;
   for (int i = 0; i < options.channels; ++i) {
-    channels.push_back(grpc::CreateCustomChannel(target, *credentials, Arguments(options, i)));
+    channels.push_back(
+        grpc::CreateCustomChannel(GrpcTarget(target), *credentials, Arguments(options, i)));
   }
   return std::unique_ptr<Client>(
       new Client(std::make_shared<Core>(target, options, std::move(channels))));
