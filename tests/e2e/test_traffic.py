@@ -3,6 +3,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import collections
 import random
+import tempfile
 import threading
 import unittest
 
@@ -54,22 +55,29 @@ class Traffic(unittest.TestCase):
             self.assertNotIn("cannot fill a batch", node.log())
 
     def test_a_pinging_idle_client_is_not_cut_off(self):  # P065, P066
-        with Node() as node:
-            channel = node.channel(UNLIMITED + (("grpc.keepalive_time_ms", 1500),
-                                                ("grpc.keepalive_permit_without_calls", 1),
-                                                ("grpc.http2.max_pings_without_data", 0)))
-            self.assertEqual(code_of(project, channel, request()), OK)
-            lost = threading.Event()
+        options = UNLIMITED + (("grpc.keepalive_time_ms", 1500),
+                               ("grpc.keepalive_permit_without_calls", 1),
+                               ("grpc.http2.max_pings_without_data", 0))
+        with tempfile.TemporaryDirectory() as folder, Node() as tcp, \
+                Node(f'listen: "unix:{folder}/node.sock"\n' + SMALL) as unix:
+            lost = []
+            changed = threading.Event()
+            channels = [(node, node.channel(options)) for node in (tcp, unix)]
+            for node, channel in channels:
+                self.assertEqual(code_of(project, channel, request()), OK)
 
-            def watch(state):
-                if state in (grpc.ChannelConnectivity.IDLE,
-                             grpc.ChannelConnectivity.TRANSIENT_FAILURE):
-                    lost.set()
-            channel.subscribe(watch)
+                def watch(state, address=node.address):
+                    if state in (grpc.ChannelConnectivity.IDLE,
+                                 grpc.ChannelConnectivity.TRANSIENT_FAILURE):
+                        lost.append(address)
+                        changed.set()
+                channel.subscribe(watch)
             # A server that counts such pings as abuse cuts the connection at the third.
-            self.assertFalse(lost.wait(scaled(8, 300)))
-            self.assertEqual(code_of(project, channel, request()), OK)
-            channel.unsubscribe(watch)
+            changed.wait(scaled(8, 300))
+            self.assertEqual(lost, [])
+            for node, channel in channels:
+                self.assertEqual(code_of(project, channel, request()), OK)
+                channel.close()
 
     def test_an_old_connection_is_closed_without_a_failed_call(self):  # P076
         with Node("limits { max_connection_age_seconds: 1 }\n" + SMALL) as node:
