@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
+#include <cstdlib>
 #include <iterator>
 #include <limits>
 #include <map>
@@ -273,6 +275,16 @@ TEST(StageBuckets, FineWhereItMattersAndLongEnoughForAStall) {
     const auto values = histogram.Collect();
     EXPECT_EQ(1u, values.cumulative[bounds.size() - 1]);
     EXPECT_EQ(0u, values.cumulative[bounds.size() - 3]);
+  }
+}
+
+TEST(StageBuckets, BoundsAreShortDecimals) {
+  for (Stage stage : kAllStages) {
+    for (const double bound : StageBounds(stage)) {
+      char text[32];
+      std::snprintf(text, sizeof(text), "%.4g", bound);
+      EXPECT_EQ(bound, std::strtod(text, nullptr)) << Name(stage);
+    }
   }
 }
 
