@@ -1,5 +1,6 @@
 # Nodes that come, go and stand in for each other: one that starts, one that was killed and is back on
-# its port, two that answer for the same model. Cases P025, P093, P097, P144.
+# its port, two that answer for the same model, one that is slower than its peer. Cases P022, P025, P093,
+# P097, P144.
 # SPDX-License-Identifier: Apache-2.0
 import unittest
 
@@ -41,6 +42,27 @@ class Replicas(unittest.TestCase):
             turns = [project(channels[i % 2], call).outputs[0].data
                      for i, call in enumerate(calls, start=1)]
             self.assertEqual(turns, first)
+
+    def test_one_scrape_says_which_node_is_slow_and_where(self):  # P022
+        # A batch of this node waits 20 ms for company that never comes.
+        slow = 'levers { key: "coalesce_window_us" value: "20000" }\n' + SMALL
+        with Node() as fast_node, Node(slow) as slow_node:
+            means = []
+            for node in (fast_node, slow_node):
+                replies = [project(node.channel(), request()) for _ in range(10)]
+                self.assertEqual(len({reply.provenance.node for reply in replies}), 1)
+                mean = {}
+                for stage in ("queue", "kernel"):
+                    labels = {"phase": "ffn", "stage": stage}
+                    mean[stage] = (node.metric("fulcrum_stage_seconds_sum", **labels) /
+                                   node.metric("fulcrum_stage_seconds_count", **labels))
+                for phase in ("attention", "ssm", "lm_head"):  # nothing ran there
+                    self.assertEqual(node.metric("fulcrum_rows_total", phase=phase), 0)
+                means.append(mean)
+            fast, slow = means
+            self.assertGreaterEqual(slow["queue"], 0.02)
+            self.assertLess(fast["queue"], slow["queue"])
+            self.assertLess(slow["kernel"], slow["queue"])  # not the device
 
     def test_a_killed_node_is_found_again_on_its_port(self):  # P144
         node = Node()
