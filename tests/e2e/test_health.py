@@ -1,5 +1,5 @@
 # The standard health service as probes and watchers use it: under full load, and over the life of a
-# shard and of the node. Cases P090, P092.
+# shard and of the node; and how a node ends that cannot go on. Cases P090, P092, P098.
 # SPDX-License-Identifier: Apache-2.0
 import threading
 import unittest
@@ -61,6 +61,18 @@ class Health(unittest.TestCase):
             node.terminate()
             self.until(whole, NOT_SERVING, through=set())  # the first change of the node itself
             self.assertEqual(node.wait_exit(), 0, node.log())
+
+    def test_a_node_that_cannot_go_on_says_so_and_exits_with_one(self):  # P098
+        # The way that a lost device takes too: not the operator's stop, and not a quiet one.
+        file = DATA / "fp8" / "model.layers.0.mlp.gate_proj.safetensors"
+        config = SMALL + f'''models {{ model: "x" shards {{ shard {{
+            name: "gate" path: "{file}" tensor: "{file.stem}.weight" expect_hash: "{"0" * 64}" }} }} }}
+            '''
+        node = Node(config, wait=False)
+        self.assertEqual(node.wait_exit(), 1, node.log())
+        self.assertIn("models/x/shards/gate", node.lines[-1])
+        node.process.stdout.close()
+        node.folder.cleanup()
 
     def until(self, watch, state, through):
         """Reads the watch until it says `state`; before that only states in `through` may come."""

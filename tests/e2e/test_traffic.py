@@ -1,5 +1,5 @@
 # Deadlines, keepalive and connection age as clients meet them. Cases P054, P055, P057, P065, P066,
-# P076.
+# P076, P145.
 # SPDX-License-Identifier: Apache-2.0
 import collections
 import random
@@ -9,7 +9,8 @@ import unittest
 
 import grpc
 from load import Load
-from node import HEAD, Node, PATIENCE, SMALL, UNLIMITED, code_of, project, request, scaled
+from node import (HEAD, Node, PATIENCE, SMALL, UNLIMITED, code_of, project, request, scaled,
+                  stream)
 from proxy import HalfwayProxy
 
 OK, EXCEEDED = grpc.StatusCode.OK, grpc.StatusCode.DEADLINE_EXCEEDED
@@ -78,6 +79,20 @@ class Traffic(unittest.TestCase):
             for node, channel in channels:
                 self.assertEqual(code_of(project, channel, request()), OK)
                 channel.close()
+
+    def test_a_reader_that_comes_late_gets_its_own_bytes(self):  # P145
+        # 256 KB a reply: what gRPC does not buffer waits in the node while its slots serve others.
+        with Node() as node:
+            channel, count = node.channel(), scaled(32, 200)
+            calls = [request(HEAD, rows=32, seed=i, output_type=3, call_id=str(i))
+                     for i in range(count)]
+            expected = {c.call_id: project(channel, c).outputs[0].data for c in calls}
+            replies = stream(channel, iter(calls))
+            for i in range(scaled(200, 5000)):
+                project(channel, request(HEAD, rows=32, seed=1000 + i % 7, output_type=3))
+            got = {reply.call_id: reply.response.outputs[0].data for reply in replies}
+            self.assertEqual(got.keys(), expected.keys())
+            self.assertEqual([i for i, data in got.items() if data != expected[i]], [])
 
     def test_an_old_connection_is_closed_without_a_failed_call(self):  # P076
         with Node("limits { max_connection_age_seconds: 1 }\n" + SMALL) as node:

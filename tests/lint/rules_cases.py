@@ -73,6 +73,7 @@ def cases_have_a_line_each(tree):
          {BOOK: "| P001 | x | `test_gone` |\n", "tests/test_a.py": "def test_here(self)"},
          {BOOK: "| P001 | x | `lint.gone` |\n", "tests/lint/rules_a.py": "def here(tree):\n"},
          {BOOK: "| R01 | x | `Suite.Gone` |\n", "tests/a_test.cc": "TEST(Suite, Here) {}"},
+         {BOOK: "| P001 | x | because |\n\nBesides: `test_gone`.\n"},
          {BOOK: "| P001 | x | |\n"},
          {BOOK: "| P001 |  | because |\n"},
          {BOOK: "| R01 | x | (pending) |\n"},
@@ -94,7 +95,8 @@ def cases_name_tests_that_exist(tree):
             findings.append(f"{at} lacks its fault, or has neither a test nor a reason")
         if "(pending)" in held:
             findings.append(f"{at} is pending: name the tests that hold it")
-        for token in re.findall(r"`(test_\w+|lint\.\w+|[A-Z]\w+\.[A-Z]\w+)`", held):
+    for number, line in lines(tree.text(BOOK)):
+        for token in re.findall(r"`(test_\w+|lint\.\w+|[A-Z]\w+\.[A-Z]\w+)`", line):
             if token not in names:
-                findings.append(f"{at} names {token}, which is no test")
+                findings.append(f"{BOOK}:{number}: names {token}, which is no test")
     return findings or ([] if seen else [f"{BOOK}: no case in it"])
