@@ -6,7 +6,7 @@
 set -euo pipefail
 
 runtime=(libgrpc++1.51 libprotobuf32 libprometheus-cpp-core1.0 libprometheus-cpp-pull1.0
-  libabsl20220623 libhwy1 libssl3 libre2-9 libc-ares2 zlib1g)
+  libcivetweb1 libabsl20220623 libhwy1 libssl3 libre2-9 libc-ares2 zlib1g)
 build=(g++ cmake ninja-build pkg-config libgrpc++-dev libgrpc-dev protobuf-compiler
   protobuf-compiler-grpc libprotobuf-dev libprotoc-dev libabsl-dev libre2-dev libc-ares-dev libssl-dev
   zlib1g-dev prometheus-cpp-dev libcurl4-openssl-dev libcivetweb-dev libgtest-dev libgmock-dev

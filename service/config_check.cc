@@ -11,6 +11,7 @@
 #include <optional>
 #include <set>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
@@ -161,9 +162,9 @@ class Checker {
     const std::string& listen = config_.listen;
     if (IsUnix(listen)) {
       const size_t length = listen.size() - std::strlen("unix:");
-      if (length == 0 || length > UnixSocket::kMaxPath) {
-        Fail("listen", absl::StrFormat("'%s'; a socket path has 1 to %d bytes", listen,
-                                       UnixSocket::kMaxPath));
+      if (length == 0 || length > UnixSocket::kMaxPath || listen.find('\0') != std::string::npos) {
+        Fail("listen", absl::StrFormat("'%s'; a socket path has 1 to %d bytes, none of them zero",
+                                       absl::Utf8SafeCHexEscape(listen), UnixSocket::kMaxPath));
       }
     } else if (const auto parts = SplitHostPort(listen); !parts || !IsPort(parts->port)) {
       Fail("listen", absl::StrFormat("'%s'; expected host:port, [ipv6]:port or unix:PATH", listen));

@@ -70,6 +70,11 @@ bool NodeHealth::serving() const {
   return NodeServes();
 }
 
+bool NodeHealth::loaded() const {
+  absl::MutexLock lock(&mu_);
+  return loaded_;
+}
+
 absl::Status NodeHealth::CheckNode() const {
   if (!draining()) return absl::OkStatus();
   return absl::UnavailableError("the node is draining; call another node");

@@ -41,6 +41,7 @@ class NodeHealth {
 
   bool draining() const { return draining_.load(std::memory_order_acquire); }
   bool serving() const;
+  bool loaded() const;  // SetLoaded was called
   // UNAVAILABLE while draining or when the device is stopped. On every call's path.
   absl::Status CheckNode() const;
   absl::Status CheckDevice(const Backend* backend) const;

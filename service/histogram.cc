@@ -17,8 +17,10 @@ std::vector<double> BucketBounds(double first, double fine_end, double last, dou
   for (int i = 0; i <= steps; ++i) {
     // Three significant digits keep the labels readable; the rounding is far below the growth.
     const double exact = first * std::pow(fine_end / first, static_cast<double>(i) / steps);
-    const double unit = std::pow(10.0, std::floor(std::log10(exact)) - 2);
-    bounds.push_back(std::round(exact / unit) * unit);
+    // Powers of ten with a negative exponent are no doubles: a division by their inverse is right
+    // to the last bit, and the label is "0.0866", not "0.08660000000000001".
+    const double inverse_unit = std::pow(10.0, 2 - std::floor(std::log10(exact)));
+    bounds.push_back(std::round(exact * inverse_unit) / inverse_unit);
   }
   while (bounds.back() < last) bounds.push_back(bounds.back() * 4);
   return bounds;

@@ -27,6 +27,15 @@ double Seconds(const StageSeconds& stages, Stage stage) {
   return stages[static_cast<size_t>(stage)];
 }
 
+// A shard that is not there yet, on a node that still loads its models: nothing is wrong with the
+// call, which another node may answer, and this one a moment later.
+absl::Status WhileLoading(absl::Status status) {
+  if (!absl::IsNotFound(status) && !absl::IsFailedPrecondition(status)) return status;
+  return absl::UnavailableError(
+      absl::StrCat("the node still loads its models: ", std::string(status.message()),
+                   "; call another node, or this one once its health is SERVING"));
+}
+
 }  // namespace
 
 ProjectionCall::ProjectionCall(ProjectionNode& node, CallMethod method)
@@ -72,7 +81,7 @@ absl::Status ProjectionCall::Prepare(const grpc::ServerContextBase& context, con
   if (auto status = node_.authorizer.CheckCaller(peer); !status.ok()) return status;
   if (deadline <= arrived) return Expired();
   if (auto status = Admit(request_, node_.rules, node_.shards, this, &layout_); !status.ok()) {
-    return status;
+    return node_.health.loaded() ? status : WhileLoading(std::move(status));
   }
   if (auto status = node_.health.CheckDevice(shards.front()->backend); !status.ok()) return status;
   stages_[static_cast<size_t>(Stage::kAdmit)] = absl::ToDoubleSeconds(absl::Now() - arrived);

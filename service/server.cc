@@ -16,6 +16,7 @@
 #include "grpcpp/grpcpp.h"
 #include "grpcpp/health_check_service_interface.h"
 #include "kernels/backend_factory.h"
+#include "proto/unix_target.h"
 #include "scheduler/auditor.h"
 #include "scheduler/canary_control.h"
 #include "scheduler/clock.h"
@@ -43,8 +44,6 @@
 
 namespace fulcrum::service {
 namespace {
-
-constexpr std::string_view kUnixScheme = "unix:";
 
 // Fewer HTTP/2 streams a connection than rows of a decode launch: one client's single-row calls
 // could then never fill a batch.
@@ -260,7 +259,7 @@ absl::Status Server::Impl::Listen() {
     auto socket = UnixSocket::Claim(listen.substr(kUnixScheme.size()));
     if (!socket.ok()) return socket.status();
     unix_socket_ = *std::move(socket);
-    listen = absl::StrCat("unix:", unix_socket_->bind_path());
+    listen = GrpcTarget(std::string(kUnixScheme) + unix_socket_->bind_path());
   }
   const LimitsConfig& limits = config_.limits;
   grpc::EnableDefaultHealthCheckService(true);

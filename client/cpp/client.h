@@ -35,6 +35,11 @@ struct ClientOptions {
   // carries one or two large replies at a time well; concurrent callers with M >= 8 gain from
   // several.
   int channels = 1;
+  // The target names several nodes that serve the same shards
+  // ("ipv4:10.0.0.1:50051,10.0.0.2:50051", or a DNS name of several addresses): calls go round
+  // those whose health says SERVING, so that one of them can be restarted without a failed call.
+  // Else a connection stays with the first address that it reaches, whatever that node's health.
+  bool balance = false;
   // Largest message, both ways. An LM-head reply at M = 32 is 16 MB; gRPC's own preset is 4 MB.
   int max_message_bytes = 64 << 20;
   RetryOptions retry;
@@ -66,7 +71,8 @@ class PendingCall {
 class Client {
  public:
   // Checks the options and reads the TLS files; connections are made when first needed.
-  // INVALID_ARGUMENT: what is wrong with them; NOT_FOUND: an unreadable TLS file.
+  // INVALID_ARGUMENT: what is wrong with them; NOT_FOUND: an unreadable TLS file. `target` is a
+  // gRPC target; the path of "unix:PATH" is taken as it stands, without URI escapes.
   static absl::StatusOr<std::unique_ptr<Client>> Connect(const std::string& target,
                                                          const ClientOptions& options = {});
   ~Client();  // calls and streams in flight go on; they keep the connections

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "client/cpp/client_core.h"
 #include "fulcrum/v1/shard_service.grpc.pb.h"
+#include "proto/unix_target.h"
 
 namespace fulcrum::client {
 namespace {
@@ -46,6 +47,12 @@ absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> Credentials(
   return grpc::SslCredentials(ssl);
 }
 
+// Watches the health of every address of the target.
+constexpr char kBalanced[] = R"({
+  "loadBalancingConfig": [{"round_robin": {}}],
+  "healthCheckConfig": {"serviceName": "fulcrum.v1.ProjectionService"}
+})";
+
 grpc::ChannelArguments Arguments(const ClientOptions& options, int index) {
   grpc::ChannelArguments args;
   args.SetMaxReceiveMessageSize(options.max_message_bytes);
@@ -57,6 +64,7 @@ grpc::ChannelArguments Arguments(const ClientOptions& options, int index) {
   args.SetInt("fulcrum.connection", index);
   // retry.h alone decides about repeats: a service config from DNS must not add its own.
   args.SetInt(GRPC_ARG_SERVICE_CONFIG_DISABLE_RESOLUTION, 1);
+  if (options.balance) args.SetServiceConfigJSON(kBalanced);
   // A node that restarts is found again soon.
   args.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
   args.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 5000);
@@ -108,7 +116,8 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Connect(const std::string& targe
   KeepGrpcUp();
   std::vector<std::shared_ptr<grpc::Channel>> channels;
   for (int i = 0; i < options.channels; ++i) {
-    channels.push_back(grpc::CreateCustomChannel(target, *credentials, Arguments(options, i)));
+    channels.push_back(
+        grpc::CreateCustomChannel(GrpcTarget(target), *credentials, Arguments(options, i)));
   }
   return std::unique_ptr<Client>(
       new Client(std::make_shared<Core>(target, options, std::move(channels))));

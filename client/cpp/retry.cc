@@ -29,6 +29,7 @@ double RetryBudget::tokens() const {
 bool Retryable(const FailedAttempt& attempt) {
   switch (attempt.status.code()) {
     case absl::StatusCode::kUnavailable:
+      return true;
     case absl::StatusCode::kCancelled:
       return !attempt.node_answered;
     case absl::StatusCode::kResourceExhausted:

@@ -1,10 +1,12 @@
 // Which failed attempts may be repeated, when, and how often. Pure apart from the budget's count.
 //
-// Three situations only: the connection failed before the node said anything (UNAVAILABLE); the
-// call ended so although the caller did not cancel it (CANCELLED: gRPC ends calls this way that
-// reach a server while it stops); or the node refused for load and said that waiting helps
-// (RESOURCE_EXHAUSTED with RetryInfo). A deadline that passed, a stale epoch, a bad request, or an
-// exhaustion without RetryInfo is the caller's to handle: repeating it only feeds an overload.
+// Three situations only: the call did not run because the connection failed or because its node
+// drains or lost its device (UNAVAILABLE: the next attempt may reach another node of the target);
+// the call ended so although neither its caller nor its node cancelled it (CANCELLED: gRPC ends
+// calls this way that reach a server while it stops); or the node refused for load and said that
+// waiting helps (RESOURCE_EXHAUSTED with RetryInfo). A deadline that passed, a stale epoch, a bad
+// request, or an exhaustion without RetryInfo is the caller's to handle: repeating it only feeds an
+// overload.
 //
 // Asked only about calls without side effects (client.h says which), and never about one that its
 // caller has cancelled.

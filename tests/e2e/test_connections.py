@@ -45,12 +45,12 @@ def client_hello():
     return outgoing.read()
 
 
-def self_signed(folder):
+def self_signed(folder, days=2):
     key, certificate = folder / "key.pem", folder / "cert.pem"
     subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt",
                     "ec_paramgen_curve:prime256v1", "-nodes", "-keyout", key, "-out", certificate,
                     "-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1",
-                    "-days", "2"], check=True, capture_output=True)
+                    "-days", str(days)], check=True, capture_output=True)
     return key, certificate
 
 

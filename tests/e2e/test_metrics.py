@@ -1,13 +1,16 @@
 # The metrics of a running node: the names and types are README's table (which deploy/ is held to),
 # every series is there before the first call, and one known load gives known numbers. Cases P078,
-# P080, P081, P085.
+# P080, P081, P084, P085, P088.
 # SPDX-License-Identifier: Apache-2.0
 import collections
+import http.client
 import math
 import re
+import threading
 import unittest
 
-from node import GATE, Node, SOURCE, project, request
+from node import (DATA, GATE, Node, PATIENCE, SMALL, SOURCE, method, project, request, scaled,
+                  shard_service_pb2)
 
 
 FASTEST = 3
@@ -70,6 +73,64 @@ class Metrics(unittest.TestCase):
             read = node.metric("fulcrum_weight_bytes_total", phase="ffn")
             self.assertGreaterEqual(read, 2 * shard_bytes)
 
+    def test_scrapes_are_whole_while_shards_come_and_go(self):  # P088
+        file = DATA / "fp8" / "model.layers.0.mlp.gate_proj.safetensors"
+        name = "models/extra/shards/gate"
+        with Node(f'weight_roots: "{file.parent}"\n' + SMALL) as node:
+            channel = node.channel()
+            load = method(channel, "ShardService", "LoadShard", shard_service_pb2.Shard)
+            unload = method(channel, "ShardService", "UnloadShard",
+                            shard_service_pb2.UnloadShardResponse)
+            project(channel, request())
+            series = self.series(node.scrape())
+            stop, pages, failures = threading.Event(), [], []
+
+            def scrape():
+                try:
+                    while not stop.is_set():
+                        pages.append(self.series(node.scrape()))
+                except Exception as error:  # noqa: BLE001  a thread's failure is the test's
+                    failures.append(repr(error))
+            scrapers = [threading.Thread(target=scrape) for _ in range(2)]
+            for scraper in scrapers:
+                scraper.start()
+            for _ in range(scaled(30, 500)):
+                load(shard_service_pb2.LoadShardRequest(
+                    name=name, file=shard_service_pb2.WeightFile(
+                        path=str(file), tensor=file.stem + ".weight")), timeout=PATIENCE)
+                unload(shard_service_pb2.UnloadShardRequest(name=name), timeout=PATIENCE)
+            stop.set()
+            for scraper in scrapers:
+                scraper.join(PATIENCE)
+            self.assertEqual(failures, [])
+            self.assertGreater(len(pages), 5)
+            # No series is made for a shard, and none goes with it.
+            self.assertEqual([page ^ series for page in pages if page != series], [])
+
+    @staticmethod
+    def series(text):
+        """Names and labels of the node's counters and gauges; a histogram comes when it is observed."""
+        plain = {name for name, kind in exposed(text).items() if kind in ("counter", "gauge")}
+        return {m.group(1) for m in re.finditer(r"^((\w+)(?:\{.*\})?) \S+$", text, re.M)
+                if m.group(2) in plain}
+
+    def test_head_gives_the_headers_and_makes_no_scrape(self):
+        with Node() as node:
+            def ask(method, path):
+                connection = http.client.HTTPConnection(node.metrics_address, timeout=PATIENCE)
+                connection.request(method, path)
+                reply = connection.getresponse()
+                body = reply.read()
+                connection.close()
+                return reply.status, reply.getheader("Content-Type"), len(body) > 0
+            status, kind, has_body = ask("GET", "/metrics")
+            self.assertEqual((status, has_body), (200, True))
+            for path in ("/metrics", "/metrics?name=x") * 5:
+                self.assertEqual(ask("HEAD", path), (200, kind, False))
+            self.assertEqual(ask("HEAD", "/nothing")[0], 404)
+            self.assertEqual(ask("POST", "/metrics")[0], 404)
+            self.assertLessEqual(node.metric("exposer_scrapes_total"), 1)
+
     def test_histograms_are_cumulative(self):  # P085
         with Node() as node:
             for rows in range(1, 20):
@@ -88,6 +149,7 @@ class Metrics(unittest.TestCase):
             self.assertEqual([b for b, _ in series], sorted(b for b, _ in series), key)
             self.assertEqual([c for _, c in series], sorted(c for _, c in series), key)
             self.assertEqual(series[-1][0], math.inf, key)
+            self.assertLessEqual(series[-1][1] - series[-2][1], series[-1][1] / 100, key)  # P084
             self.assertEqual(series[-1][1], counts[key], key)
 
 

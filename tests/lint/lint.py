@@ -98,7 +98,8 @@ def main():
     parser.add_argument("--list", action="store_true")
     parser.add_argument("rules", nargs="*")
     args = parser.parse_args()
-    import rules_docs, rules_includes, rules_sources  # noqa: F401  they register themselves
+    # They register themselves.
+    import rules_cases, rules_data, rules_docs, rules_includes, rules_sources  # noqa: F401
     unknown = [name for name in args.rules if name not in RULES]
     if unknown:
         sys.exit(f"no rule {', '.join(unknown)}; rules are: {', '.join(RULES)}")

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
+#include <cstdlib>
 #include <iterator>
 #include <limits>
 #include <map>
@@ -142,7 +144,7 @@ TEST(Metrics, AScrapeIsSmall) {
   EXPECT_LT(fresh, 2000);
   ObserveEveryHistogram(metrics);
   EXPECT_GT(lines(), fresh);
-  EXPECT_LT(lines(), fresh + 150);
+  EXPECT_LT(lines(), fresh + 200);
 }
 
 TEST(Metrics, EventsAddToTheirSeries) {
@@ -225,27 +227,27 @@ double Quantile(const Histogram::Values& values, std::span<const double> bounds,
   return bounds.back();
 }
 
-TEST(StageBuckets, QuantilesAreRightWithinABucket) {
+TEST(StageBuckets, QuantilesAreRightWithinFifteenPercent) {
+  constexpr int kValues = 20000;
   std::mt19937_64 random(1);
   for (Stage stage : {Stage::kQueue, Stage::kKernel, Stage::kReply}) {
     // Log-normal around medians from 20 us to 2 s, narrow and wide.
-    for (double median = 20e-6; median < 2.5; median *= 3.7) {
-      for (double spread : {0.15, 0.5, 1.0}) {
+    for (double median = 20e-6; median < 2.1; median *= 1.6) {
+      for (double spread : {0.15, 0.3, 0.5, 1.0}) {
         std::lognormal_distribution<double> draw(std::log(median), spread);
         Histogram histogram(StageBounds(stage));
         std::vector<double> all;
-        for (int i = 0; i < 20000; ++i) {
+        for (int i = 0; i < kValues; ++i) {
           all.push_back(draw(random));
           ASSERT_TRUE(histogram.Observe(all.back()));
         }
         std::sort(all.begin(), all.end());
         const Histogram::Values values = histogram.Collect();
         for (double q : {0.5, 0.99}) {
-          const double truth = all[static_cast<size_t>(q * 20000) - 1];
+          const double truth = all[static_cast<size_t>(q * kValues) - 1];
           if (truth > 3) continue;  // coarse from there
-          const double ratio = Quantile(values, StageBounds(stage), q) / truth;
-          EXPECT_TRUE(ratio < 1.8 && ratio > 1 / 1.8)
-              << ratio << Name(stage) << " median " << median << " spread " << spread << " q " << q;
+          EXPECT_NEAR(Quantile(values, StageBounds(stage), q) / truth, 1, 0.15)
+              << Name(stage) << " median " << median << " spread " << spread << " q " << q;
         }
       }
     }
@@ -257,14 +259,14 @@ TEST(StageBuckets, FineWhereItMattersAndLongEnoughForAStall) {
     const std::span<const double> bounds = StageBounds(stage);
     const bool is_short = stage == Stage::kAdmit || stage == Stage::kGather ||
                           stage == Stage::kCopyIn || stage == Stage::kCopyOut;
-    const double fine_end = is_short ? 0.02 : 3;
+    const double fine_end = is_short ? 0.02 : 3, growth = is_short ? 1.81 : 1.31;
     EXPECT_DOUBLE_EQ(is_short ? 2e-6 : 1e-5, bounds.front());
-    EXPECT_LE(bounds.size(), 26u);
+    EXPECT_LE(bounds.size(), is_short ? 26u : 54u);
     EXPECT_GE(bounds.back(), 60) << Name(stage);
     for (size_t i = 1; i < bounds.size(); ++i) {
       EXPECT_GT(bounds[i], bounds[i - 1]);
       if (bounds[i] <= fine_end) {
-        EXPECT_LE(bounds[i] / bounds[i - 1], 1.81) << bounds[i];
+        EXPECT_LE(bounds[i] / bounds[i - 1], growth) << bounds[i];
       }
     }
     // A stall of 30 s has a bucket of its own, below the last.
@@ -274,6 +276,49 @@ TEST(StageBuckets, FineWhereItMattersAndLongEnoughForAStall) {
     EXPECT_EQ(1u, values.cumulative[bounds.size() - 1]);
     EXPECT_EQ(0u, values.cumulative[bounds.size() - 3]);
   }
+}
+
+TEST(StageBuckets, BoundsAreShortDecimals) {
+  for (Stage stage : kAllStages) {
+    for (const double bound : StageBounds(stage)) {
+      char text[32];
+      std::snprintf(text, sizeof(text), "%.4g", bound);
+      EXPECT_EQ(bound, std::strtod(text, nullptr)) << Name(stage);
+    }
+  }
+}
+
+// What a node can measure has a finite bucket in every family: times of up to a minute, and rows of
+// the largest call that a configuration allows.
+TEST(Metrics, NoHistogramEndsBelowWhatItMeasures) {
+  constexpr int kMostRows = 1 << 20;
+  Metrics metrics(OneDevice());
+  test::FakeBackend backend;
+  const auto shard = test::MakeShard(backend, "models/m/shards/s", 5, Family::kFfnDown);
+  metrics.OnLaunch({.arm = &AnArm(),
+                    .shard = shard.get(),
+                    .step = Step::kPrefill,
+                    .rows = kMostRows,
+                    .gather = 60,
+                    .copy_in = 60,
+                    .kernel = 60,
+                    .copy_out = 60});
+  metrics.OnCallQueued(AnArm(), Phase::kFfn, 60);
+  metrics.CallStage(AnArm(), Phase::kFfn, Stage::kAdmit, 60);
+  metrics.CallStage(AnArm(), Phase::kFfn, Stage::kReply, 60);
+  metrics.GrpcTook(0, 60);
+  int histograms = 0;
+  for (const auto& collectable : metrics.collectables()) {
+    for (const auto& family : collectable->Collect()) {
+      if (family.type != prometheus::MetricType::Histogram) continue;
+      for (const auto& metric : family.metric) {
+        ++histograms;
+        const auto& bucket = metric.histogram.bucket;
+        EXPECT_EQ(1u, bucket[bucket.size() - 2].cumulative_count) << family.name;
+      }
+    }
+  }
+  EXPECT_EQ(kAllStages.size() + 2, static_cast<size_t>(histograms));
 }
 
 TEST(Histogram, BadValuesAreDroppedAndCounted) {

@@ -8,6 +8,7 @@
 
 #include <filesystem>
 
+#include "proto/unix_target.h"
 #include "tests/service/support/test_server.h"
 #include "tests/support/weight_files.h"
 
@@ -68,6 +69,40 @@ TEST(UnixSocket, AStaleSocketIsReplacedAndAnotherNodesIsNotRemoved) {
   std::filesystem::remove(path);
   dir.Write("node.sock", "a file");
   EXPECT_EQ(absl::StatusCode::kUnavailable, service::Server::Start(config, {}).status().code());
+}
+
+// gRPC would read these as URIs: escapes decoded, cut at '?' and '#', refused for a blank.
+TEST(UnixSocket, APathIsTakenAsItStands) {
+  for (const char* name : {"a%41", "a%2Fb", "100%", "a?b", "a#b", "a b", "a:b", "\xc3\xa4"}) {
+    const test::TempDir dir;
+    service::Config config = OnSocket(dir);
+    config.listen = "unix:" + dir.At(name);
+    const auto node = service::Server::Start(config, {});
+    ASSERT_TRUE(node.ok()) << name << ": " << node.status();
+    EXPECT_EQ((*node)->address(), config.listen);
+    const std::filesystem::directory_iterator files(dir.path());
+    EXPECT_EQ(files->path().filename(), name);
+    EXPECT_EQ(1, std::distance(files, {})) << name;
+    const auto channel =
+        grpc::CreateChannel(GrpcTarget(config.listen), grpc::InsecureChannelCredentials());
+    EXPECT_TRUE(test::RawCall(channel, "/grpc.health.v1.Health/Check", {}).ok()) << name;
+  }
+}
+
+// The system would take the path up to it.
+TEST(UnixSocket, APathHasNoZeroByte) {
+  service::Config config;
+  config.listen = std::string("unix:/tmp/a\0z", 13);
+  const absl::Status status = service::CheckConfig(config);
+  EXPECT_NE(absl::string_view::npos, status.message().find("unix:/tmp/a\\x00z")) << status;
+}
+
+TEST(GrpcTarget, OnlyPathsOfUnixSocketsAreEncoded) {
+  for (const char* same :
+       {"127.0.0.1:50051", "dns:///a%41:1", "ipv4:1.2.3.4:5,6.7.8.9:1", "unix:/run/f-1.sock", ""}) {
+    EXPECT_EQ(GrpcTarget(same), same);
+  }
+  EXPECT_EQ(GrpcTarget("unix:a%41 ?#/b"), "unix:a%2541%20%3F%23/b");
 }
 
 }  // namespace

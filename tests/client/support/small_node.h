@@ -35,6 +35,9 @@ class SmallNode {
     EXPECT_TRUE(server_->WaitLoaded().ok());
   }
   std::string address() const { return server_->address(); }
+  const std::string& id() const { return server_->node_id(); }  // new at every start
+  // As SIGTERM does.
+  void Shutdown(absl::Duration patience) { server_->Shutdown(patience); }
   std::string Lever(const std::string& name) const {
     const auto client = client::Client::Connect(address());
     const auto levers = (*client)->ListLevers();
