@@ -5,8 +5,6 @@
 namespace fulcrum::cpu {
 namespace {
 
-constexpr uint32_t kEveryChoiceButClosed = ~1u;
-
 constexpr Arm kArms[] = {
 #define ARM(fn, ...) Arm{.name = #fn, __VA_ARGS__, .run = &fn},
 #include "kernels/cpu/arms.def"

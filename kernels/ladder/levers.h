@@ -49,9 +49,11 @@ std::span<const LeverInfo> LeverTable();
 
 // Indices into the choices of the levers that gate arms, for Gate::choices (1u << index).
 inline constexpr int kM16TcOnePass = 1, kM16TcM16 = 2, kM16TcM16N64 = 3;  // m16_tc, 0 = off
-inline constexpr int kW8A8PrefillOn = 1, kW8A8PrefillLibrary = 2;         // w8a8_prefill, 0 = off
-inline constexpr int kQ2WarpRowsAuto = 1, kQ2WarpRowsOn = 2;              // q2_warp_rows, 0 = off
-inline constexpr int kQ2ImmaOn = 1;                                       // q2_imma, 0 = off
+inline constexpr uint32_t kM16TcOpen =  // a mask of its choices: all but off
+    1u << kM16TcOnePass | 1u << kM16TcM16 | 1u << kM16TcM16N64;
+inline constexpr int kW8A8PrefillOn = 1, kW8A8PrefillLibrary = 2;  // w8a8_prefill, 0 = off
+inline constexpr int kQ2WarpRowsAuto = 1, kQ2WarpRowsOn = 2;       // q2_warp_rows, 0 = off
+inline constexpr int kQ2ImmaOn = 1;                                // q2_imma, 0 = off
 
 const LeverInfo& Info(Lever lever);
 const LeverInfo* FindLever(std::string_view name);  // null when unknown

@@ -40,6 +40,10 @@ struct Sm90StreamGemm {
   static constexpr int kTileX = 8 * 64 * 2;       // half a block of activations of a column tile
   static constexpr int kHalfX = kTiles * kTileX;  // 64 K
   static constexpr int kBlockX = 2 * kHalfX;
+  static_assert(kTiles == 1 || kTiles == 2 || kTiles == 4, "columns are 8, 16 or 32");
+  static_assert(kBlockX % 1024 == 0, "blocks begin where the 128-byte swizzle repeats");
+  static_assert(kStreamWarps<Quarter, kTiles> + kStreamMostProducers <= 24,
+                "80 registers a thread, which the arithmetic needs");
 
   const StreamGemmArgs& p;
   const StreamGemmUnits units;
