@@ -34,7 +34,7 @@ std::vector<std::string> ServerOptionsFor(const std::string& listen) {
 int AnswerHead(mg_connection* connection) {
   const mg_request_info* const request = mg_get_request_info(connection);
   if (std::string_view(request->request_method) != "HEAD") return 0;
-  if (std::string_view(request->local_uri) != "/metrics") return 0;
+  if (request->local_uri == nullptr || std::string_view(request->local_uri) != "/metrics") return 0;
   mg_printf(connection,
             "HTTP/1.1 200 OK\r\nContent-Type: text/plain; charset=utf-8\r\n"
             "Connection: close\r\n\r\n");

@@ -63,7 +63,8 @@ class Callers {
   }
   // Waits until a node has answered.
   void Await(const std::string& node) {
-    const auto answered = [&] { return nodes_.contains(node); };
+    const auto answered = [&]()
+                              ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) { return nodes_.contains(node); };
     absl::MutexLock lock(&mu_);
     EXPECT_TRUE(mu_.AwaitWithTimeout(absl::Condition(&answered), absl::Seconds(60))) << node;
   }
