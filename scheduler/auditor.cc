@@ -139,6 +139,7 @@ void Auditor::Impl::Judge(const Job& job) {
                           .shard_hash = job.shard->hash,
                           .device = job.shard->backend->device().id,
                           .arm = std::string(job.arm->name),
+                          .shard_version = job.shard->version,
                           .column = sample.column,
                           .expected_bits = expected,
                           .found_bits = sample.found,
@@ -180,7 +181,8 @@ void Auditor::Impl::Scrub(const Shard& shard) {
                         .shard = shard.name,
                         .shard_hash = shard.hash,
                         .device = shard.backend->device().id,
-                        .arm = std::string(kScrubArm.name)});
+                        .arm = std::string(kScrubArm.name),
+                        .shard_version = shard.version});
 }
 
 // Round robin by name, so that shards may come and go between two scrubs.

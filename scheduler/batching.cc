@@ -4,6 +4,8 @@
 
 #include <tuple>
 
+#include "kernels/numerics/splitmix.h"
+
 namespace fulcrum {
 
 absl::Time WindowEnd(const OpenBatch& batch, const BatchingPolicy& policy) {
@@ -37,18 +39,9 @@ CallSide SideOf(const LeverView& view, const Call& call) {
   const CanarySplit* const split = view.canary.get();
   if (split == nullptr) return {};
   if (split->valve->closed.load(std::memory_order_acquire)) return {.under = split->id};
-  bool assigned = false;
-  switch (split->unit) {
-    case CanaryUnit::kClient:
-      assigned = Assigned(split->id, call.client, split->share);
-      break;
-    case CanaryUnit::kShard:
-      assigned = Assigned(split->id, call.shards.front()->name, split->share);
-      break;
-    case CanaryUnit::kBatch:
-      assigned = call.policy == Policy::kFastest;
-      break;
-  }
+  const bool assigned = split->unit == CanaryUnit::kBatch
+                            ? call.policy == Policy::kFastest
+                            : Assigned(split->salt, UnitKey(split->unit, call), split->share);
   return {.canary = assigned ? split->id : 0, .under = split->id};
 }
 
@@ -59,8 +52,7 @@ const std::shared_ptr<const LeverSnapshot>& SnapshotFor(const LeverView& view, u
     return view.live;
   }
   if (split->unit == CanaryUnit::kBatch) {
-    const std::string_view key(reinterpret_cast<const char*>(&draw), sizeof(draw));
-    if (!Assigned(canary, key, split->share)) return view.live;
+    if (!Assigned(split->salt, SplitMix(draw), split->share)) return view.live;
   }
   return split->candidate;
 }

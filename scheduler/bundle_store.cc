@@ -11,6 +11,7 @@ numerics::Bundle BundleStore::About(const Shard& shard) {
   return {.device = shard.backend->device().id,
           .shard = shard.name,
           .shard_hash = shard.hash,
+          .shard_version = shard.version,
           .origin = shard.source->origin(),
           .tensor = shard.source->spec().name,
           .family = shard.family,

@@ -70,6 +70,7 @@ class Call {
   Policy policy = Policy::kBatchInvariant;
   DType output_type = DType::kBf16;  // kBf16 or kF32
   std::string client;                // fairness and canary key: peer identity
+  uint64_t connection = 0;           // tells connections of one client apart; 0: they are one
   std::string id;                    // the caller's, for logs
   absl::Time deadline = absl::InfiniteFuture();
   absl::Time arrived;         // when its last byte was here; queue time counts from Submit

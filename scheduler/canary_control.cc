@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "scheduler/canary_control.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_format.h"
@@ -47,6 +48,8 @@ CanaryReport CanaryControl::Report() const {
   report.control = control_;
   report.epoch = epoch_;
   report.control_epoch = control_epoch_;
+  report.salt = salt_;
+  report.traffic = traffic_before_;
   report.not_kept = !not_kept_.empty();
   if (!canary_->ended() && !not_kept_.empty()) {
     report.evidence +=
@@ -64,34 +67,63 @@ std::optional<CanaryReport> CanaryControl::Last() const {
 absl::StatusOr<CanaryReport> CanaryControl::Start(const CanarySpec& spec, uint64_t based_on_epoch,
                                                   bool validate_only) {
   absl::MutexLock change(&change_mu_);
-  std::optional<LeverStore::Started> started;
+  const absl::Time now = clock_.Now();
+  // What would be wrong with it anyway goes first.
+  auto made = store_.StartCanary(spec, based_on_epoch, /*validate_only=*/true);
+  if (!made.ok()) return made.status();
+  const uint64_t salt = ChooseSalt(traffic_, spec, made->view.canary->id, now);
+  const CanaryTraffic traffic = TrafficOf(traffic_, spec, salt, now);
+  if (absl::Status s = CheckEven(traffic, spec); !s.ok()) return s;
   {
     // Batches may be told of the canary as soon as the store has it: they wait here until it is
     // known.
     absl::MutexLock lock(&mu_);
-    auto made = store_.StartCanary(spec, based_on_epoch, validate_only);
-    if (!made.ok()) return made.status();
-    started = *std::move(made);
-    const CanarySplit& split = *started->view.canary;
+    if (!validate_only) {
+      made = store_.StartCanary(spec, based_on_epoch, validate_only, salt);
+      if (!made.ok()) return made.status();
+    }
+    const CanarySplit& split = *made->view.canary;
+    auto canary = std::make_unique<Canary>(split.id, spec, now);
     if (validate_only) {
-      CanaryReport report = Canary(split.id, spec, clock_.Now()).Report();
-      report.control = std::move(started->control);
+      CanaryReport report = canary->Report();
+      report.control = std::move(made->control);
       report.epoch = split.candidate->epoch;
-      report.control_epoch = started->view.live->epoch;
+      report.control_epoch = made->view.live->epoch;
+      report.salt = salt;
+      report.traffic = traffic;
       return report;
     }
-    canary_ = std::make_unique<Canary>(split.id, spec, clock_.Now());
+    canary_ = std::move(canary);
     valve_ = split.valve;
+    salt_ = salt;
+    traffic_before_ = traffic;
+    traffic_at_ = now + TrafficTable::kWindow;
+    told_restarts_ = 0;
+    not_before_ = absl::InfinitePast();
     not_kept_.clear();
-    control_ = std::move(started->control);
+    control_ = std::move(made->control);
     epoch_ = split.candidate->epoch;
-    control_epoch_ = started->view.live->epoch;
+    control_epoch_ = made->view.live->epoch;
     live_ = true;
     act_.SignalAll();
   }
   TellChange();
   absl::MutexLock lock(&mu_);
   return Report();
+}
+
+void CanaryControl::ShardServes(const WeightVersion& version) {
+  if (!live_.load(std::memory_order_acquire)) return;
+  absl::MutexLock lock(&mu_);
+  if (canary_ == nullptr || canary_->ended()) return;
+  canary_->OnServes(version, clock_.Now());
+  act_.Signal();
+}
+
+void CanaryControl::NoteArms() {
+  const LeverView view = store_.View();
+  if (view.canary == nullptr || view.canary->id != canary_->id()) return;
+  canary_->OnArms(view.canary->arms_since, clock_.Now());
 }
 
 absl::StatusOr<CanaryReport> CanaryControl::Promote(uint64_t id, const std::string& actor,
@@ -112,6 +144,7 @@ absl::StatusOr<CanaryReport> CanaryControl::EndByHand(uint64_t id, LeverCause ca
     absl::MutexLock lock(&mu_);
     if (absl::Status s = Known(id); !s.ok()) return s;
     if (cause == LeverCause::kPromote) {
+      NoteArms();
       const Canary::Decision decision = canary_->Decide(clock_.Now());
       if (decision.action == Canary::Action::kRevert) {
         return absl::FailedPreconditionError(
@@ -196,71 +229,111 @@ void CanaryControl::OnIncident(const Incident& incident) {
   next_.OnIncident(incident);
 }
 
-void CanaryControl::Loop() {
-  absl::Time not_before = absl::InfinitePast();  // of a promotion
-  absl::Time write_at = absl::InfinitePast();    // next try of what is unwritten
+CanaryControl::Task CanaryControl::NextTask() {
   for (;;) {
-    uint64_t id = 0;
-    std::string reason;
-    bool write = false;
+    if (stopping_) return Task::kStop;
+    absl::Time look_again = absl::InfiniteFuture();
+    const absl::Time now = clock_.Now();
+    if (store_.unwritten()) {
+      if (now >= write_at_) return Task::kWrite;
+      look_again = write_at_;
+    }
+    if (canary_ != nullptr && !canary_->ended()) {
+      NoteArms();
+      if (std::exchange(told_restarts_, canary_->restarts()) != canary_->restarts()) {
+        return Task::kTell;
+      }
+      const Canary::Action action = canary_->Decide(now).action;
+      if (action == Canary::Action::kRevert) return Task::kDecide;
+      if (action != Canary::Action::kNone && now >= not_before_) return Task::kDecide;
+      if (now >= traffic_at_) return Task::kTraffic;
+      look_again = std::min({look_again, std::max(canary_->NextLook(), not_before_), traffic_at_});
+    }
+    clock_.Wait(mu_, act_, look_again);
+  }
+}
+
+void CanaryControl::LookAtTraffic() {
+  CanarySpec spec;
+  uint64_t id = 0, salt = 0;
+  const absl::Time now = clock_.Now();
+  {
+    absl::MutexLock lock(&mu_);
+    traffic_at_ = now + TrafficTable::kPane;
+    spec = canary_->spec();
+    id = canary_->id();
+    salt = salt_;
+  }
+  std::string outgrown = Outgrown(TrafficOf(traffic_, spec, salt, now), spec);
+  absl::MutexLock lock(&mu_);
+  if (canary_->id() == id) canary_->OnTraffic(std::move(outgrown));
+  Check();
+}
+
+void CanaryControl::Act() {
+  absl::MutexLock change(&change_mu_);
+  Canary::Decision decision;
+  uint64_t id = 0;
+  std::string reason;
+  {
+    // An operator may have ended it, and even begun another, meanwhile.
+    absl::MutexLock lock(&mu_);
+    decision = canary_->Decide(clock_.Now());
+    id = canary_->id();
+    reason = canary_->spec().reason;
+    if (decision.action == Canary::Action::kHold) canary_->Hold();
+  }
+  switch (decision.action) {
+    case Canary::Action::kNone:
+      break;
+    case Canary::Action::kHold:
+      TellChange();
+      break;
+    case Canary::Action::kRevert:
+      (void)End(id, LeverCause::kRevert, kActor, reason, decision.evidence);
+      break;
+    case Canary::Action::kPromote:
+      if (absl::Status s = End(id, LeverCause::kPromote, kActor, reason, decision.evidence);
+          !s.ok()) {
+        bool first = false;
+        {
+          absl::MutexLock lock(&mu_);
+          not_before_ = clock_.Now() + kTryAgain;
+          first = not_kept_.empty();
+          not_kept_ = std::string(s.message());
+        }
+        if (first) TellChange();  // once, not at every try: it is logged
+      }
+      break;
+  }
+}
+
+void CanaryControl::Loop() {
+  for (;;) {
+    Task task;
     {
       absl::MutexLock lock(&mu_);
-      for (;;) {
-        if (stopping_) return;
-        absl::Time look_again = absl::InfiniteFuture();
-        const absl::Time now = clock_.Now();
-        if (store_.unwritten()) {
-          write = now >= write_at;
-          if (write) break;
-          look_again = write_at;
+      task = NextTask();
+    }
+    switch (task) {
+      case Task::kStop:
+        return;
+      case Task::kWrite:
+        if (!store_.WriteUnwritten().ok()) {
+          absl::MutexLock lock(&mu_);
+          write_at_ = clock_.Now() + kTryAgain;
         }
-        if (canary_ != nullptr && !canary_->ended()) {
-          const Canary::Action action = canary_->Decide(now).action;
-          if (action == Canary::Action::kRevert) break;
-          if (action != Canary::Action::kNone && now >= not_before) break;
-          look_again = std::min(look_again, std::max(canary_->NextLook(), not_before));
-        }
-        clock_.Wait(mu_, act_, look_again);
-      }
-      if (!write) {
-        id = canary_->id();
-        reason = canary_->spec().reason;
-      }
-    }
-    if (write) {
-      if (!store_.WriteUnwritten().ok()) write_at = clock_.Now() + kTryAgain;
-      continue;
-    }
-    absl::MutexLock change(&change_mu_);
-    Canary::Decision decision;
-    {
-      // An operator may have ended it, and even begun another, meanwhile.
-      absl::MutexLock lock(&mu_);
-      if (canary_->id() != id || canary_->ended()) continue;
-      decision = canary_->Decide(clock_.Now());
-      if (decision.action == Canary::Action::kHold) canary_->Hold();
-    }
-    switch (decision.action) {
-      case Canary::Action::kNone:
         break;
-      case Canary::Action::kHold:
+      case Task::kTraffic:
+        LookAtTraffic();
+        break;
+      case Task::kTell: {
+        absl::MutexLock change(&change_mu_);
         TellChange();
         break;
-      case Canary::Action::kRevert:
-        (void)End(id, LeverCause::kRevert, kActor, reason, decision.evidence);
-        break;
-      case Canary::Action::kPromote:
-        if (absl::Status s = End(id, LeverCause::kPromote, kActor, reason, decision.evidence);
-            !s.ok()) {
-          not_before = clock_.Now() + kTryAgain;
-          bool first = false;
-          {
-            absl::MutexLock lock(&mu_);
-            first = not_kept_.empty();
-            not_kept_ = std::string(s.message());
-          }
-          if (first) TellChange();  // once, not at every try: it is logged
-        }
+      }
+      case Task::kDecide:
+        Act();
         break;
     }
   }

@@ -12,6 +12,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <thread>
 
@@ -22,6 +23,7 @@
 #include "scheduler/clock.h"
 #include "scheduler/lever_store.h"
 #include "scheduler/observer.h"
+#include "scheduler/traffic.h"
 
 namespace fulcrum {
 
@@ -33,7 +35,8 @@ class CanaryControl final : public Observer {
                 std::function<void(const CanaryReport&)> on_change);
   ~CanaryControl() override;  // a canary that runs is left to the journal
 
-  // As LeverStore::StartCanary. validate_only: nothing starts, the report says what would.
+  // As LeverStore::StartCanary; also FAILED_PRECONDITION for a share that one unit alone exceeds
+  // (canary_share.h). validate_only: nothing starts, the report says what would.
   absl::StatusOr<CanaryReport> Start(const CanarySpec& spec, uint64_t based_on_epoch,
                                      bool validate_only);
   // NOT_FOUND when it never was; FAILED_PRECONDITION when it ended, and for a promotion before the
@@ -45,8 +48,21 @@ class CanaryControl final : public Observer {
   absl::StatusOr<CanaryReport> Heartbeat(uint64_t id);
   // The canary that runs, else the last one of this life of the node.
   std::optional<CanaryReport> Last() const;
+  // A version of a weight serves: to be called before the load or replacement that made it returns,
+  // so that no evidence of the version before it promotes it, though no batch ran on it yet.
+  void ShardServes(const WeightVersion& version);
+
+  // The last minute as the canary divides it, or would.
+  CanaryTraffic TrafficNow(const CanarySpec& spec, uint64_t salt) const {
+    return TrafficOf(traffic_, spec, salt, clock_.Now());
+  }
+  SeenTraffic Clients() const { return traffic_.By(CanaryUnit::kClient, clock_.Now()); }
 
   void OnLaunch(const LaunchEvent& e) override { next_.OnLaunch(e); }
+  void OnCalls(std::span<const Call* const> calls, absl::Time picked) override {
+    traffic_.Add(calls, picked);
+    next_.OnCalls(calls, picked);
+  }
   void OnCallQueued(const Arm& arm, Phase phase, double seconds) override {
     next_.OnCallQueued(arm, phase, seconds);
   }
@@ -68,7 +84,14 @@ class CanaryControl final : public Observer {
   void OnIncident(const Incident& incident) override;
 
  private:
+  // What the thread may have to do; see Loop.
+  enum class Task : uint8_t { kStop, kWrite, kTraffic, kTell, kDecide };
+  Task NextTask() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void Loop();
+  void LookAtTraffic() ABSL_LOCKS_EXCLUDED(mu_);
+  void Act() ABSL_LOCKS_EXCLUDED(mu_);
+  // Tells the canary of levers that were set meanwhile: evidence of others must not promote it.
+  void NoteArms() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Looks at the guards after something was reported.
   void Check() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   absl::Status Known(uint64_t id) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -89,12 +112,19 @@ class CanaryControl final : public Observer {
   mutable absl::Mutex mu_;
   std::unique_ptr<Canary> canary_ ABSL_GUARDED_BY(mu_);  // the last one; null: never any
   std::shared_ptr<CanaryValve> valve_ ABSL_GUARDED_BY(mu_);
+  uint64_t salt_ ABSL_GUARDED_BY(mu_) = 0;
+  CanaryTraffic traffic_before_ ABSL_GUARDED_BY(mu_);
+  int64_t told_restarts_ ABSL_GUARDED_BY(mu_) = 0;
+  absl::Time not_before_ ABSL_GUARDED_BY(mu_) = absl::InfinitePast();    // of a promotion
+  absl::Time write_at_ ABSL_GUARDED_BY(mu_) = absl::InfinitePast();      // what is unwritten
+  absl::Time traffic_at_ ABSL_GUARDED_BY(mu_) = absl::InfiniteFuture();  // next look at it
   std::vector<LeverChange> control_ ABSL_GUARDED_BY(mu_);
   uint64_t epoch_ ABSL_GUARDED_BY(mu_) = 0, control_epoch_ ABSL_GUARDED_BY(mu_) = 0;
   // Why its end could not be journalled: a promotion that still waits for it, or another end, which
   // took effect.
   std::string not_kept_ ABSL_GUARDED_BY(mu_);
   bool stopping_ ABSL_GUARDED_BY(mu_) = false;
+  Traffic traffic_;
   absl::CondVar act_;              // the thread should look
   std::atomic<bool> live_{false};  // a canary runs or holds: worth taking the lock
   std::thread thread_;

@@ -9,7 +9,7 @@
 namespace fulcrum {
 namespace {
 
-constexpr int64_t kMostSamples = 1000000;
+constexpr int64_t kMostCount = 1000000;
 
 absl::Status Bad(const char* field, const std::string& text) {
   return absl::InvalidArgumentError(absl::StrFormat("%s: %s", field, text));
@@ -24,9 +24,10 @@ absl::Status CheckRatio(const char* field, double ratio) {
                                     ratio, kLeastRatio, kMostRatio));
 }
 
-absl::Status CheckCount(const char* field, int64_t count, int64_t least) {
-  if (count >= least && count <= kMostSamples) return absl::OkStatus();
-  return Bad(field, absl::StrFormat("%d; expected %d to %d", count, least, kMostSamples));
+absl::Status CheckCount(const char* field, int64_t count, int64_t least,
+                        int64_t most = kMostCount) {
+  if (count >= least && count <= most) return absl::OkStatus();
+  return Bad(field, absl::StrFormat("%d; expected %d to %d", count, least, most));
 }
 
 }  // namespace
@@ -48,6 +49,7 @@ absl::Status CheckCanary(const CanarySpec& spec) {
   }
   for (const absl::Status& s :
        {CheckCount("guards.min_samples", guards.min_samples, 1),
+        CheckCount("guards.min_clients", guards.min_clients, 1, kMostCanaryClients),
         CheckRatio("guards.kernel_p50", guards.kernel_p50),
         CheckRatio("guards.kernel_p99", guards.kernel_p99),
         CheckCount("guards.max_shadow_failures", guards.max_shadow_failures, 0),

@@ -81,7 +81,7 @@ absl::Status Executor::Launch(const Batch& batch) {
   At(stages_, Stage::kGather) = absl::ToDoubleSeconds(clock_.Now() - batch.picked);
   if (!status.ok()) return ToCallers(status, backend_);
 
-  must_check_ = checkers_.shadow != nullptr && checkers_.shadow->Announce(batch, targets_);
+  must_check_ = checkers_.shadow != nullptr && checkers_.shadow->Announce(batch, shards_, targets_);
   const absl::StatusOr<LaunchTimes> times =
       backend_.Run(*slot_, {.targets = targets_, .m = batch.rows, .output_type = output_type_});
   if (!times.ok()) {
@@ -99,11 +99,14 @@ absl::Status Executor::Launch(const Batch& batch) {
 
 void Executor::Tell(const Batch& batch) {
   std::array<bool, kAllPolicies.size()> present{};
+  calls_.clear();
   for (const TakenCall& taken : batch.calls) {
     present[static_cast<size_t>(taken.call->policy)] = true;
+    calls_.push_back(taken.call.get());
     observer_.OnCallQueued(*targets_.front().arm, PhaseOf(shards_.front()->family),
                            absl::ToDoubleSeconds(batch.picked - taken.submitted));
   }
+  observer_.OnCalls(calls_, batch.picked);
   for (size_t i = 0; i < targets_.size(); ++i) {
     const Arm& ran = *targets_[i].arm;
     observer_.OnLaunch({.arm = &ran,
@@ -146,6 +149,8 @@ void Executor::TellBatch(const Batch& batch, const absl::Status& status) {
     }
     asked_.push_back(AskedButDeclined(backend_.ladder(), query, batch.levers->levers, batch.rows));
   }
+  clients_.clear();
+  for (const TakenCall& taken : batch.calls) clients_.push_back(KeyHash(taken.call->client));
   observer_.OnBatch({.shards = shards_,
                      .ran = ran_,
                      .control = control_,
@@ -153,10 +158,12 @@ void Executor::TellBatch(const Batch& batch, const absl::Status& status) {
                      .step = step_,
                      .output_type = output_type_,
                      .rows = batch.rows,
+                     .clients = clients_,
                      .kernel = At(stages_, Stage::kKernel),
                      .picked = batch.picked,
                      .lever_epoch = batch.levers->epoch,
                      .canary = batch.canary == nullptr ? 0 : batch.canary->id,
+                     .arms_since = batch.canary == nullptr ? 0 : batch.canary->arms_since,
                      .candidate = candidate,
                      .status = status});
 }

@@ -66,6 +66,8 @@ class Executor {
   DType output_type_ = DType::kBf16;
   std::vector<LaunchTarget> targets_;
   std::vector<const Arm*> ran_, control_, asked_;  // one a target
+  std::vector<const Call*> calls_;
+  std::vector<uint64_t> clients_;  // one a call
   std::vector<size_t> output_bytes_;
   bool must_check_ = false;  // by the shadow
   StageSeconds stages_{};    // of the whole batch; queue is per call

@@ -12,6 +12,8 @@ namespace {
 
 // Clients without waiting calls whose share is remembered, beyond those that have some.
 constexpr size_t kIdleClients = 64;
+// The same of a client's connections.
+constexpr size_t kIdleConnections = 64;
 
 }  // namespace
 
@@ -37,24 +39,38 @@ Waiting* Lane::Add(std::shared_ptr<Call> call, absl::Time submitted, uint64_t se
                   .under = under,
                   .lane = this,
                   .client = client.get()};
+  GiveTurn(*node);
   arrivals_.Push(node);
   deadlines_.Push(node);
-  client->calls.push_back(node);
+  client->calls.Push(node);
   if (client->calls.size() == 1) {
     client->served = std::max(client->served, served_now_);
     clients_.Push(client.get());
+  } else if (client->calls.top() == node) {
+    clients_.Update(client.get());
   }
   return node;
 }
 
+void Lane::GiveTurn(Waiting& node) {
+  LaneClient& client = *node.client;
+  if (client.calls.empty()) {
+    client.next_turn.clear();
+    client.turn_now = 0;
+  }
+  if (client.next_turn.size() > client.calls.size() + kIdleConnections) {
+    absl::erase_if(client.next_turn,
+                   [&client](const auto& entry) { return entry.second <= client.turn_now; });
+  }
+  int64_t& next = client.next_turn[node.call->connection];
+  node.turn = std::max(next, client.turn_now);
+  next = node.turn + node.call->rows;
+}
+
 TakenCall Lane::Remove(Waiting* waiting) {
   LaneClient& client = *waiting->client;
-  if (client.calls.size() == 1) clients_.Remove(&client);  // while its front still gives its order
-  if (client.calls.front() == waiting) {
-    client.calls.pop_front();
-  } else {
-    client.calls.erase(std::find(client.calls.begin(), client.calls.end(), waiting));
-  }
+  if (client.calls.size() == 1) clients_.Remove(&client);  // while its first still gives its order
+  client.calls.Remove(waiting);
   if (client.calls.empty()) {
     DropIdleClients();
   } else {
@@ -76,7 +92,7 @@ bool Lane::Take(int64_t max_rows, absl::FunctionRef<bool(const Call&, const Call
   bool full = false;
   while (!clients_.empty() && rows < max_rows) {
     LaneClient* const client = clients_.top();
-    Waiting* const next = client->calls.front();
+    Waiting* const next = client->calls.top();
     const Call& call = *next->call;
     const bool joins = &call == first_call.get() || may_join(*first_call, call);
     const bool fits = &call == first_call.get() || rows + call.rows <= max_rows;
@@ -88,6 +104,7 @@ bool Lane::Take(int64_t max_rows, absl::FunctionRef<bool(const Call&, const Call
     }
     rows += call.rows;
     client->served += call.rows;
+    client->turn_now = next->turn;
     out.push_back(Remove(next));
   }
   for (LaneClient* client : skipped_) clients_.Push(client);

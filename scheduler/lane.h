@@ -1,6 +1,7 @@
 // The calls that wait for the same shards, step and output type: one queue per client, shared
-// fairly by rows. Not thread-safe: the scheduler's lock guards it. When a batch closes is
-// batching.h's.
+// fairly by rows, and within it the client's connections (behind a proxy or on a Unix socket they
+// may be clients that nothing tells apart) share its part fairly too. Not thread-safe: the
+// scheduler's lock guards it. When a batch closes is batching.h's.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -50,13 +51,23 @@ struct Waiting {
   uint64_t under = 0;  // the canary under way when it came; 0: none
   Lane* lane = nullptr;
   LaneClient* client = nullptr;
-  size_t arrival_place = 0, deadline_place = 0;
+  int64_t turn = 0;  // among its client's calls: rows that its connection was given before it
+  size_t arrival_place = 0, deadline_place = 0, turn_place = 0;
 };
 
 // One client's calls in a lane. `served` counts the rows it was given on a clock that all clients
-// share: who comes back after a pause starts from the lane's present, not from old credit.
+// share: who comes back after a pause starts from the lane's present, not from old credit. Its
+// connections share a clock of its own in the same way ("start-time fair queueing", Goyal, Vin and
+// Cheng 1996): calls of one connection keep their order.
 struct LaneClient {
-  std::deque<Waiting*> calls;
+  struct EarlierTurn {
+    bool operator()(const Waiting& a, const Waiting& b) const {
+      return a.turn != b.turn ? a.turn < b.turn : a.seq < b.seq;
+    }
+  };
+  IndexedHeap<Waiting, EarlierTurn, &Waiting::turn_place> calls;
+  absl::flat_hash_map<uint64_t, int64_t> next_turn;  // by connection; none: `turn_now`
+  int64_t turn_now = 0;                              // of the call that left last
   int64_t served = 0;
   size_t place = 0;
 };
@@ -77,17 +88,18 @@ class Lane {
   bool empty() const { return arrivals_.empty(); }
   Waiting* oldest() const { return arrivals_.top(); }
   Waiting* most_urgent() const { return deadlines_.top(); }
-  // The call that the next batch starts with: the oldest of the client that had least.
-  Waiting* first() const { return clients_.top()->calls.front(); }
+  // The call that the next batch starts with: of the client that had least, the first of the
+  // connection that had least.
+  Waiting* first() const { return clients_.top()->calls.top(); }
   int64_t rows(Policy policy) const { return rows_[static_cast<size_t>(policy)]; }
 
   Waiting* Add(std::shared_ptr<Call> call, absl::Time submitted, uint64_t seq, uint64_t under);
   TakenCall Remove(Waiting* waiting);
 
   // Appends the next batch to `out`: the first call, however large, then further calls of clients
-  // in fair order while they fit `max_rows` and `may_join(first, other)`. A client's calls keep
-  // their order, so one that may not join holds its client back. Returns true when the batch is
-  // full: no row is free, or a call that may join was left for want of room.
+  // in fair order while they fit `max_rows` and `may_join(first, other)`. A client's calls keep the
+  // order that its connections have, so one that may not join holds its client back. Returns true
+  // when the batch is full: no row is free, or a call that may join was left for want of room.
   bool Take(int64_t max_rows, absl::FunctionRef<bool(const Call&, const Call&)> may_join,
             std::vector<TakenCall>& out);
 
@@ -119,10 +131,11 @@ class Lane {
   struct LessServed {
     bool operator()(const LaneClient& a, const LaneClient& b) const {
       if (a.served != b.served) return a.served < b.served;
-      return a.calls.front()->seq < b.calls.front()->seq;
+      return a.calls.top()->seq < b.calls.top()->seq;
     }
   };
 
+  static void GiveTurn(Waiting& node);
   void DropIdleClients();
 
   std::deque<Waiting> nodes_;  // grows to the most calls that ever waited here at once

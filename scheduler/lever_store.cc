@@ -6,6 +6,7 @@
 #include <iterator>
 
 #include "absl/strings/str_format.h"
+#include "scheduler/shard_store.h"
 
 namespace fulcrum {
 namespace {
@@ -124,6 +125,12 @@ absl::StatusOr<std::shared_ptr<const LeverSnapshot>> LeverStore::Set(
     if (absl::Status s = Apply(changes, options.source, base, *candidate); !s.ok()) return s;
     candidate->epoch = base.live->epoch + 1;
     split->candidate = candidate;
+    const bool arms = std::any_of(changes.begin(), changes.end(), [&](const LeverChange& change) {
+      const LeverInfo& info = *FindLever(change.lever);
+      return !info.gates.empty() && candidate->levers.Print(info.lever) !=
+                                        base.canary->candidate->levers.Print(info.lever);
+    });
+    if (arms) split->arms_since = candidate->epoch;
     view.canary = std::move(split);
   }
   next->epoch = base.live->epoch + (base.canary == nullptr ? 1 : 2);
@@ -158,13 +165,17 @@ absl::StatusOr<std::shared_ptr<const LeverSnapshot>> LeverStore::Set(
   }
   if (options.validate_only) return next;
   if (absl::Status s = Keep(step); !s.ok()) return NotKept(s);
+  // What was checked had other arms beside it: the first batches are all checked again.
+  if (view.canary != nullptr && view.canary->arms_since != base.canary->arms_since) {
+    view.canary->valve->batches = 0;
+  }
   Publish(std::move(view), step);
   return next;
 }
 
 absl::StatusOr<LeverStore::Started> LeverStore::StartCanary(const CanarySpec& spec,
                                                             uint64_t based_on_epoch,
-                                                            bool validate_only) {
+                                                            bool validate_only, uint64_t salt) {
   if (absl::Status s = CheckCanary(spec); !s.ok()) return s;
   absl::MutexLock notify_lock(&notify_mu_);
   const LeverView base = View();
@@ -198,10 +209,11 @@ absl::StatusOr<LeverStore::Started> LeverStore::StartCanary(const CanarySpec& sp
   for (const LeverEvent& event : step) started.control.push_back({event.lever, event.from});
   auto split = std::make_shared<CanarySplit>();
   split->id = candidate->epoch;
+  split->salt = salt == 0 ? split->id : salt;
   split->share = spec.share;
   split->unit = spec.unit;
   split->candidate = std::move(candidate);
-  split->valve = std::make_shared<CanaryValve>();
+  split->valve = std::make_shared<CanaryValve>(LatestGeneration());
   started.view.canary = std::move(split);
   if (validate_only) return started;
   if (absl::Status s = Keep(step); !s.ok()) return NotKept(s);

@@ -76,13 +76,14 @@ class LeverStore {
 
   // Opens the candidate for its share, as a step of its own. Errors as Set; also
   // FAILED_PRECONDITION while another canary runs (one at a time: two would be each other's load),
-  // INVALID_ARGUMENT for a candidate that changes nothing.
+  // INVALID_ARGUMENT for a candidate that changes nothing. The salt is of the assignment to sides;
+  // 0: the canary's id.
   struct Started {
     LeverView view = {};
     std::vector<LeverChange> control = {};  // the values that stay live
   };
   absl::StatusOr<Started> StartCanary(const CanarySpec& spec, uint64_t based_on_epoch,
-                                      bool validate_only);
+                                      bool validate_only, uint64_t salt = 0);
   // Ends the canary that runs: kPromote makes its values live (source kRpc); kRevert and kAbort
   // leave the live ones. NOT_FOUND when it does not run (any more). A promotion that the log cannot
   // keep is refused, UNAVAILABLE; the other ends always take effect, and return the log's error:

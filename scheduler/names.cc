@@ -21,7 +21,7 @@ constexpr std::string_view kStateNames[] = {"loading", "serving", "replacing", "
 constexpr std::string_view kCauseNames[] = {"start",   "set",    "canary_start",
                                             "promote", "revert", "abort"};
 constexpr std::string_view kShadowNames[] = {"pass", "fail", "dropped", "error"};
-constexpr std::string_view kUnitNames[] = {"client", "shard", "batch"};
+constexpr std::string_view kUnitNames[] = {"client", "shard", "batch", "connection"};
 constexpr std::string_view kSuccessNames[] = {"hold", "promote"};
 constexpr std::string_view kCanaryNames[] = {"running", "holding", "promoted", "reverted",
                                              "aborted"};

@@ -35,10 +35,13 @@ struct BatchEvent {
   Step step = Step::kDecode;
   DType output_type = DType::kBf16;
   int rows = 0;
+  // The clients of its calls (KeyHash, canary_split.h), in any order and as often as they come.
+  std::span<const uint64_t> clients = {};
   double kernel = 0;       // seconds
   absl::Time picked = {};  // when it took its levers
   uint64_t lever_epoch = 0;
   uint64_t canary = 0;       // the canary on whose canary's or control's side it is; 0: none
+  uint64_t arms_since = 0;   // as in CanarySplit
   bool candidate = false;    // it ran under the canary's levers
   absl::Status status = {};  // not OK: arms and times are not set
 };
@@ -82,6 +85,7 @@ struct ShadowEvent {
 struct Incident {
   std::string what;  // "audit" or "scrub"
   std::string shard, shard_hash, device, arm;
+  uint64_t shard_version = 0;
   int64_t column = -1;
   uint32_t expected_bits = 0, found_bits = 0;
   uint64_t lever_epoch = 0;
@@ -94,6 +98,8 @@ class Observer {
   virtual void OnLaunch(const LaunchEvent&) {}
   // Once per launch of either side of a running canary, failed ones too, on a slot thread.
   virtual void OnBatch(const BatchEvent&) {}
+  // Once per batch that ran: its calls, which all name the same shards, and when it was picked.
+  virtual void OnCalls(std::span<const Call* const>, absl::Time /*picked*/) {}
   // Once per call that ran: seconds it waited from Submit to pick.
   virtual void OnCallQueued(const Arm&, Phase, double /*seconds*/) {}
   virtual void OnReject(RejectReason) {}

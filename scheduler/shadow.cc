@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "kernels/formats/bf16.h"
@@ -190,12 +191,16 @@ Shadow::Shadow(Observer& observer, BundleStore* bundles, ShadowOptions options)
     : impl_(std::make_unique<Impl>(observer, bundles, options)) {}
 Shadow::~Shadow() = default;
 
-bool Shadow::Announce(const Batch& batch, std::span<const LaunchTarget> targets) {
+bool Shadow::Announce(const Batch& batch, std::span<const std::shared_ptr<const Shard>> shards,
+                      std::span<const LaunchTarget> targets) {
   if (!batch.candidate()) return false;
-  const int64_t graded = GradedTargets(targets);
+  absl::InlinedVector<uint64_t, 4> generations;
+  for (size_t i = 0; i < targets.size(); ++i) {
+    if (Graded(*targets[i].arm)) generations.push_back(shards[i]->generation);
+  }
   CanaryValve& valve = *batch.canary->valve;
-  if (graded == 0 || valve.batches.fetch_add(1) >= CanaryValve::kFirstBatches) return false;
-  valve.ungraded_rows.fetch_add(graded * batch.rows);
+  if (generations.empty() || !valve.CountFirst(generations)) return false;
+  valve.ungraded_rows.fetch_add(static_cast<int64_t>(generations.size()) * batch.rows);
   return true;
 }
 

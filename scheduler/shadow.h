@@ -33,7 +33,8 @@ class Shadow {
 
   // Called by a slot thread before a launch. True for one of the first batches of a canary's side:
   // its rows are ungraded from now on, and it will be offered with `must`, or withdrawn.
-  bool Announce(const Batch& batch, std::span<const LaunchTarget> targets);
+  bool Announce(const Batch& batch, std::span<const std::shared_ptr<const Shard>> shards,
+                std::span<const LaunchTarget> targets);
   void Withdraw(const Batch& batch, std::span<const LaunchTarget> targets);
   // Called by a slot thread after a batch ran and was answered, once for each target, with the
   // batch's gathered activations [rows, K] and the target's output [rows, N]. Samples by the lever

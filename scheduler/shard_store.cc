@@ -4,6 +4,7 @@
 #include "scheduler/shard_store.h"
 
 #include <algorithm>
+#include <atomic>
 #include <limits>
 #include <utility>
 
@@ -46,6 +47,9 @@ class ShardStore::Memory {
 };
 
 namespace {
+
+// Whoever asks what came after a moment (canary_split.h) knows no store.
+std::atomic<uint64_t> latest_generation{0};
 
 absl::Status NotFound(std::string_view name) {
   return absl::NotFoundError(absl::StrFormat("no shard %s is loaded", Quoted(name)));
@@ -116,6 +120,8 @@ absl::StatusOr<std::shared_ptr<const Shard>> ShardStore::Load(const LoadRequest&
   return LoadInto(entry, request);
 }
 
+uint64_t LatestGeneration() { return latest_generation.load(); }
+
 absl::StatusOr<std::shared_ptr<const Shard>> ShardStore::Replace(const LoadRequest& request) {
   if (absl::Status s = CheckRequest(request); !s.ok()) return s;
   LoadRequest placed = request;
@@ -149,6 +155,7 @@ absl::StatusOr<std::shared_ptr<const Shard>> ShardStore::LoadInto(
     info.error = prepared.status();
     if (prepared.ok()) {
       (*prepared)->version = ++last_version_[request.name];
+      (*prepared)->generation = latest_generation.fetch_add(1) + 1;
       Describe(**prepared, info);
       old = std::exchange(entry->serving, *prepared);
       entry->gone = gone;

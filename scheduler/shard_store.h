@@ -36,14 +36,18 @@ struct Shard {
   std::shared_ptr<const WeightSource> source;  // what audits recompute from
   std::shared_ptr<ResidentWeight> weight;
   Backend* backend = nullptr;
-  std::string hash;       // content hash of the source (weight_source.h)
-  uint64_t version = 0;   // rises with every load of this name, from 1
-  uint64_t checksum = 0;  // of the resident bytes at load
+  std::string hash;         // content hash of the source (weight_source.h)
+  uint64_t version = 0;     // rises with every load of this name, from 1
+  uint64_t generation = 0;  // rises with every version that began to serve in this process
+  uint64_t checksum = 0;    // of the resident bytes at load
 
   int64_t n() const { return weight->spec().n; }
   int64_t k() const { return weight->spec().k; }
   WeightFormat format() const { return weight->spec().format; }
 };
+
+// Of the version that began to serve last, of any name and store; 0: none did.
+uint64_t LatestGeneration();
 
 enum class ShardState : uint8_t { kLoading, kServing, kReplacing, kDraining, kFailed };
 std::string_view Name(ShardState state);

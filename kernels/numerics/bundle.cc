@@ -4,6 +4,7 @@
 
 #include <zlib.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <fstream>
@@ -64,6 +65,7 @@ std::string EncodeBundle(const Bundle& b) {
                      {"device", b.device},
                      {"shard", b.shard},
                      {"shard_hash", b.shard_hash},
+                     {"shard_version", b.shard_version},
                      {"origin", b.origin},
                      {"tensor", b.tensor},
                      {"family", name(b.family)},
@@ -92,22 +94,24 @@ absl::StatusOr<Bundle> DecodeBundle(const std::string& bytes) {
   const Json json =
       ParseStrictJson(std::string_view(bytes).substr(begin, end - begin)).value_or(Json());
   if (!json.is_object()) return Bad("its description is no JSON object");
-  Bundle b{.found_by = Text(json, "found_by"),
-           .detail = Text(json, "detail"),
-           .time = Text(json, "time"),
-           .node = Text(json, "node"),
-           .device = Text(json, "device"),
-           .shard = Text(json, "shard"),
-           .shard_hash = Text(json, "shard_hash"),
-           .origin = Text(json, "origin"),
-           .tensor = Text(json, "tensor"),
-           .n = Whole(json, "n"),
-           .k = Whole(json, "k"),
-           .arm = Text(json, "arm"),
-           .lever_epoch = static_cast<uint64_t>(Whole(json, "lever_epoch")),
-           .rows = 0,
-           .column = Whole(json, "column"),
-           .columns = Whole(json, "columns")};
+  Bundle b{
+      .found_by = Text(json, "found_by"),
+      .detail = Text(json, "detail"),
+      .time = Text(json, "time"),
+      .node = Text(json, "node"),
+      .device = Text(json, "device"),
+      .shard = Text(json, "shard"),
+      .shard_hash = Text(json, "shard_hash"),
+      .shard_version = static_cast<uint64_t>(std::max<int64_t>(0, Whole(json, "shard_version"))),
+      .origin = Text(json, "origin"),
+      .tensor = Text(json, "tensor"),
+      .n = Whole(json, "n"),
+      .k = Whole(json, "k"),
+      .arm = Text(json, "arm"),
+      .lever_epoch = static_cast<uint64_t>(Whole(json, "lever_epoch")),
+      .rows = 0,
+      .column = Whole(json, "column"),
+      .columns = Whole(json, "columns")};
   constexpr std::array kOutputTypes = {DType::kBf16, DType::kF32};
   if (!Parse(json, "family", kAllFamilies, &b.family) ||
       !Parse(json, "format", kAllWeightFormats, &b.format) ||

@@ -22,6 +22,7 @@ struct Bundle {
   std::string detail = {};    // what was wrong, one line
   std::string time = {}, node = {}, device = {};
   std::string shard = {}, shard_hash = {};
+  uint64_t shard_version = 0;  // of the node's shard; 0 in bundles that do not say
   std::string origin = {},
               tensor = {};  // of the weight: a path or "synthetic:SEED", and its name there
   Family family = Family::kOther;

@@ -74,7 +74,7 @@ class CanaryFirstBatches : public ::testing::Test {
   std::string ClientOf(bool canary) const {
     for (int i = 0;; ++i) {
       std::string name = "client-" + std::to_string(i);
-      if (Assigned(report_.id, name, report_.spec.share) == canary) return name;
+      if (Assigned(report_.salt, KeyHash(name), report_.spec.share) == canary) return name;
     }
   }
   // The epoch of the reply to one call.

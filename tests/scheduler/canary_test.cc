@@ -100,7 +100,7 @@ TEST_F(CanaryTest, HoldingGoesOnUnderItsGuards) {
   EXPECT_EQ(canary_->Decide(now_).action, Action::kNone);
   EXPECT_EQ(canary_->NextLook(), absl::InfiniteFuture());
   Shadow(ShadowResult::kFail);
-  ExpectRevert("1 shadow checks failed (limit 0): tried on s: far off");
+  ExpectRevert("1 shadow checks failed (limit 0): tried on s version 1: far off");
 }
 
 TEST_F(CanaryTest, TooLittleToCompareIsNoSuccess) {
@@ -156,9 +156,10 @@ TEST_F(CanaryTest, OneIncidentRevertsWhateverElseIsAllowed) {
   Incident incident;
   incident.what = "audit";
   incident.shard = "s";
+  incident.shard_version = 3;
   incident.arm = "tried";
   canary_->OnIncident(incident);
-  ExpectRevert("wrong bits found by audit: shard s, arm tried");
+  ExpectRevert("wrong bits found by audit: shard s version 3, arm tried");
 }
 
 TEST_F(CanaryTest, ALostHeartbeatReverts) {
@@ -236,7 +237,7 @@ TEST(StickyAssignment, IsEvenStickyAndGrowsWithTheShare) {
   for (uint64_t salt : {1, 2, 77}) {
     int small = 0, large = 0;
     for (int i = 0; i < kKeys; ++i) {
-      const std::string key = "client-" + std::to_string(i);
+      const uint64_t key = KeyHash("client-" + std::to_string(i));
       const bool in_small = Assigned(salt, key, 0.05);
       EXPECT_EQ(in_small, Assigned(salt, key, 0.05));
       EXPECT_TRUE(!in_small || Assigned(salt, key, 0.3));
@@ -249,12 +250,12 @@ TEST(StickyAssignment, IsEvenStickyAndGrowsWithTheShare) {
   // Two canaries draw independently.
   int both = 0;
   for (int i = 0; i < kKeys; ++i) {
-    const std::string key = std::to_string(i);
+    const uint64_t key = KeyHash(std::to_string(i));
     both += Assigned(3, key, 0.5) && Assigned(4, key, 0.5);
   }
   EXPECT_NEAR(both, 0.25 * kKeys, 5 * std::sqrt(0.25 * 0.75 * kKeys));
-  EXPECT_EQ(StickyHash(1, "a"), StickyHash(1, "a"));
-  EXPECT_NE(StickyHash(1, "a"), StickyHash(2, "a"));
+  EXPECT_EQ(StickyHash(1, KeyHash("a")), StickyHash(1, KeyHash("a")));
+  EXPECT_NE(StickyHash(1, KeyHash("a")), StickyHash(2, KeyHash("a")));
 }
 
 }  // namespace

@@ -72,6 +72,55 @@ TEST_F(DeviceQueueTest, ClientsShareALaneByRows) {
   EXPECT_EQ(Next(), "full flood6 flood7 flood8 flood9");
 }
 
+TEST_F(DeviceQueueTest, ConnectionsShareTheirClientsPartAndNoMore) {
+  SetLever("max_batch_rows", "4");
+  const auto add = [this](const char* client, uint64_t connection, int rows) {
+    auto call = std::make_shared<TestCall>(std::vector{a_}, rows);
+    call->client = client;
+    call->connection = connection;
+    call->id = std::to_string(connection);
+    queue_.Add(call, now_, seq_++);
+  };
+  // Ten connections of one address, of which the first sends most, beside another client.
+  for (int i = 0; i < 40; ++i) add("p", 1, 2);
+  for (uint64_t connection = 2; connection <= 10; ++connection) add("p", connection, 2);
+  for (int i = 0; i < 20; ++i) add("x", 0, 2);
+  std::map<std::string, int> rows;
+  std::vector<std::string> order;
+  for (int i = 0; i < 20; ++i) {
+    Batch batch;
+    queue_.Pick({.live = levers_}, now_, rules_, batch);
+    for (const TakenCall& taken : batch.calls) {
+      rows[taken.call->client] += taken.call->rows;
+      if (taken.call->client == "p") order.push_back(taken.call->id);
+    }
+  }
+  EXPECT_EQ(rows["p"], rows["x"]);  // ten connections are one client
+  ASSERT_GE(order.size(), 12u);
+  // No connection waits behind the 39 further calls of the first.
+  for (const char* id : {"2", "3", "4", "5", "6", "7", "8", "9", "10"}) {
+    EXPECT_LT(std::find(order.begin(), order.end(), id) - order.begin(), 11) << id;
+  }
+}
+
+TEST_F(DeviceQueueTest, AConnectionsCallsKeepTheirOrderAndAPauseEarnsItNoTurn) {
+  SetLever("max_batch_rows", "1");
+  const auto add = [this](uint64_t connection) {
+    auto call = std::make_shared<TestCall>(std::vector{a_}, 1);
+    call->connection = connection;
+    call->id = std::to_string(seq_);
+    queue_.Add(call, now_, seq_++);
+  };
+  for (int i = 0; i < 6; ++i) add(7);  // 1..6
+  EXPECT_EQ(Next(), "full client1");
+  EXPECT_EQ(Next(), "full client2");
+  for (int i = 0; i < 3; ++i) add(8);  // 7..9
+  for (const int id : {7, 3, 8, 4, 9, 5, 6}) {
+    EXPECT_EQ(Next(), "full client" + std::to_string(id));
+  }
+  EXPECT_EQ(Next(), "nothing");
+}
+
 TEST_F(DeviceQueueTest, APauseEarnsNoCredit) {
   for (int i = 0; i < 10; ++i) Add(a_, 8, "busy");
   SetLever("max_batch_rows", "8");

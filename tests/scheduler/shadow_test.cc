@@ -160,7 +160,7 @@ TEST_F(ShadowTest, ABusyThreadDropsAndCountsButNotWhatMustBeChecked) {
   const auto output = Output(DType::kBf16);
   const LaunchTarget target{.arm = &arm_, .weight = shard_->weight.get()};
   for (int i = 0; i < 8; ++i) {
-    EXPECT_TRUE(shadow_->Announce(batch_, {&target, 1}));
+    EXPECT_TRUE(shadow_->Announce(batch_, {&shard_, 1}, {&target, 1}));
     Offer(output, DType::kBf16, /*must=*/true);
   }
   EXPECT_EQ(batch_.canary->valve->ungraded_rows.load(), 8 * kM);
@@ -173,13 +173,13 @@ TEST_F(ShadowTest, ABusyThreadDropsAndCountsButNotWhatMustBeChecked) {
 
 TEST_F(ShadowTest, OnlyTheFirstBatchesOfACandidateMustBeChecked) {
   const LaunchTarget target{.arm = &arm_, .weight = shard_->weight.get()};
-  EXPECT_FALSE(shadow_->Announce(batch_, {&target, 1}));  // no canary
+  EXPECT_FALSE(shadow_->Announce(batch_, {&shard_, 1}, {&target, 1}));  // no canary
   OnCanary();
   for (int64_t i = 0; i < CanaryValve::kFirstBatches; ++i) {
-    ASSERT_TRUE(shadow_->Announce(batch_, {&target, 1}));
+    ASSERT_TRUE(shadow_->Announce(batch_, {&shard_, 1}, {&target, 1}));
     shadow_->Withdraw(batch_, {&target, 1});
   }
-  EXPECT_FALSE(shadow_->Announce(batch_, {&target, 1}));
+  EXPECT_FALSE(shadow_->Announce(batch_, {&shard_, 1}, {&target, 1}));
   EXPECT_EQ(batch_.canary->valve->ungraded_rows.load(), 0);
   EXPECT_TRUE(batch_.canary->valve->open());
   batch_.canary->valve->ungraded_rows = CanaryValve::kMaxUngradedRows;

@@ -21,7 +21,8 @@ namespace fulcrum::test {
 
 // What is planted in the arms behind a lever. Changed while launches run.
 struct PlantedArm {
-  std::atomic<bool> wrong{false};      // every output far off
+  std::atomic<bool> wrong{false};                        // every output far off
+  std::atomic<const ResidentWeight*> wrong_on{nullptr};  // the same, of this weight alone
   std::atomic<bool> one_bit{false};    // the last bit of one output of each row flipped
   std::atomic<bool> fails{false};      // launches of it fail, the device stays healthy
   std::atomic<double> slower{1.0};     // times the made-up kernel time
@@ -47,7 +48,8 @@ class PlantedBackend : public PassingBackend {
     if (!times.ok()) return times;
     for (size_t i = 0; i < launch.targets.size(); ++i) {
       if (launch.targets[i].arm->gate.lever == Lever::kAlwaysOpen) continue;
-      if (plant_->wrong || plant_->one_bit) Spoil(slot, launch, i);
+      const bool wrong = plant_->wrong || plant_->wrong_on == launch.targets[i].weight;
+      if (wrong || plant_->one_bit) Spoil(slot, launch, i);
     }
     times->kernel = 1e-4 * (1 + 0.05 * launch.m) * Noise() * (planted ? plant_->slower.load() : 1);
     return times;

@@ -1,0 +1,75 @@
+// See traffic_table.h.
+// SPDX-License-Identifier: Apache-2.0
+#include "scheduler/traffic_table.h"
+
+#include <algorithm>
+
+namespace fulcrum {
+namespace {
+
+int64_t NumberOf(absl::Time at) {
+  return absl::ToUnixMillis(at) / absl::ToInt64Milliseconds(TrafficTable::kPane);
+}
+
+}  // namespace
+
+void TrafficTable::Pane::Begin(int64_t at_number) {
+  number = at_number;
+  total = 0;
+  full = false;
+  places.clear();
+  rows.clear();
+  errors.clear();
+  keys.clear();
+  names.clear();
+}
+
+void TrafficTable::Pane::Count(uint64_t key, absl::FunctionRef<std::string()> name, int64_t more) {
+  total += more;
+  const auto [place, fresh] = places.try_emplace(key, rows.size());
+  if (!fresh) {
+    rows[place->second] += more;
+    return;
+  }
+  if (rows.size() < kUnits) {
+    rows.push_back(more);
+    errors.push_back(0);
+    keys.push_back(key);
+    names.push_back(name());
+    return;
+  }
+  full = true;
+  const auto at = static_cast<size_t>(std::min_element(rows.begin(), rows.end()) - rows.begin());
+  place->second = at;
+  places.erase(keys[at]);
+  errors[at] = rows[at];
+  rows[at] += more;
+  keys[at] = key;
+  names[at] = name();
+}
+
+void TrafficTable::Add(uint64_t key, absl::FunctionRef<std::string()> name, int64_t rows,
+                       absl::Time at) {
+  const int64_t number = NumberOf(at);
+  Pane& pane = panes_[static_cast<size_t>(number) % kPanes];
+  if (pane.number > number) return;  // a thread that was kept for longer than the window
+  if (pane.number < number) pane.Begin(number);
+  pane.Count(key, name, rows);
+}
+
+void TrafficTable::AddTo(absl::Time now, SeenTraffic& seen,
+                         absl::flat_hash_map<uint64_t, size_t>& places) const {
+  const int64_t newest = NumberOf(now), oldest = newest - static_cast<int64_t>(kFullPanes);
+  for (const Pane& pane : panes_) {
+    if (pane.number < oldest || pane.number > newest) continue;
+    seen.rows += pane.total;
+    seen.more |= pane.full;
+    for (size_t i = 0; i < pane.keys.size(); ++i) {
+      const auto [place, fresh] = places.try_emplace(pane.keys[i], seen.units.size());
+      if (fresh) seen.units.push_back({.key = pane.keys[i], .name = pane.names[i]});
+      seen.units[place->second].rows += pane.rows[i] - pane.errors[i];
+    }
+  }
+}
+
+}  // namespace fulcrum
