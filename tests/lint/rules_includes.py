@@ -72,7 +72,7 @@ def layer_of(name):
         {"kernels/a.h": '#include "scheduler/scheduler.h"\n'},
         {"kernels/formats/a.h": "#include <cuda_runtime.h>\n"},
         {"kernels/backend.h": '#include "kernels/cpu/cpu_backend.h"\n'},
-        {"kernels/cpu/a.cc": '#include "kernels/cuda/device_query.h"\n'},
+        {"kernels/cpu/a.cc": '#include "kernels/cuda/host/device_query.h"\n'},
         {"kernels/numerics/a.cc": "#include <hwy/highway.h>\n"},
         {"scheduler/a.cc": '#include "fulcrum/v1/types.pb.h"\n'},
         {"scheduler/a.h": "#include <grpcpp/grpcpp.h>\n"},

@@ -8,7 +8,7 @@
 #include <cstdlib>
 #include <string>
 
-#include "kernels/cuda/cuda_backend.h"
+#include "kernels/cuda/runtime/cuda_backend.h"
 #include "tests/kernels/cuda/cuda_cases.h"
 
 namespace fulcrum::cuda {

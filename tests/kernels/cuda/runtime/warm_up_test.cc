@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "absl/strings/str_join.h"
-#include "kernels/cuda/cuda_backend.h"
+#include "kernels/cuda/runtime/cuda_backend.h"
 #include "tests/kernels/cuda/cuda_cases.h"
 
 namespace fulcrum::cuda {
