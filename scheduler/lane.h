@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -100,8 +101,9 @@ class Lane {
   void Reset();
 
   // What the device queue remembers with a lane.
-  uint64_t canary = 0;  // of its key
-  uint64_t draw = 0;    // of its next batch
+  std::optional<LaneKey> key;  // in the queue's map
+  uint64_t canary = 0;         // of its key
+  uint64_t draw = 0;           // of its next batch
   absl::Time last_run = absl::InfinitePast();
   uint64_t last_turn = 0;   // turn of its last run
   uint64_t held_epoch = 0;  // lever epoch under which the open batch was first held; 0: not held
