@@ -46,8 +46,10 @@ class Auditor::Impl {
         bundles_(bundles),
         options_(options),
         random_(options.seed),
-        thread_("fulcrum-audit", [this](const Job& job) { Judge(job); },
-                {.every = options.scrub_interval, .run = [this] { ScrubNext(); }}) {}
+        thread_(
+            "fulcrum-audit", [this](const Job& job) { Judge(job); },
+            {.every = options.scrub_interval, .run = [this] { ScrubNext(); }},
+            [this](const absl::Status& what) { observer_.OnException(Thrower::kChecker, what); }) {}
 
   void Offer(double rate, const std::shared_ptr<const Shard>& shard, const Arm& arm, int m,
              const uint16_t* activations, const std::byte* output, DType output_type,

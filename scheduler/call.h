@@ -4,6 +4,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -58,6 +59,16 @@ struct CallResult {
   Provenance provenance;
 };
 
+// Where a call is on its way through the scheduler.
+enum class CallPlace : uint8_t {
+  kOutside,  // not submitted yet, or refused by Submit
+  kWaiting,
+  kRunning,  // picked: Gather is next, and Complete in any case
+  kLeft,     // taken out without having run; Complete is next
+};
+
+struct Waiting;
+
 // Implemented by the service (one object per RPC) and by tests.
 class Call {
  public:
@@ -81,6 +92,10 @@ class Call {
   // Called exactly once for every submitted call, on a slot thread or on the thread that cancelled
   // or drained; no scheduler lock is held. The scheduler forgets the call before it.
   virtual void Complete(const CallResult& result) = 0;
+
+  // The scheduler's to write, anybody's to read: no step back is ever seen.
+  std::atomic<CallPlace> place{CallPlace::kOutside};
+  Waiting* waiting = nullptr;  // the scheduler's, under its lock
 };
 
 }  // namespace fulcrum

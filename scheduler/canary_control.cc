@@ -19,7 +19,10 @@ constexpr absl::Duration kTryAgain = absl::Seconds(5);
 CanaryControl::CanaryControl(LeverStore& store, Observer& next, const Clock& clock,
                              std::function<void(const CanaryReport&)> on_change)
     : store_(store), next_(next), clock_(clock), on_change_(std::move(on_change)) {
-  thread_ = std::thread([this] { Loop(); });
+  thread_ = std::thread([this] {
+    KeepRunning([this] { Loop(); },
+                [this](const absl::Status& what) { next_.OnException(Thrower::kCanary, what); });
+  });
 }
 
 CanaryControl::~CanaryControl() {

@@ -79,6 +79,10 @@ class CanaryControl final : public Observer {
   void OnDeviceFault(std::string_view device, const absl::Status& status) override {
     next_.OnDeviceFault(device, status);
   }
+  void OnException(Thrower thrower, const absl::Status& what) override {
+    next_.OnException(thrower, what);
+  }
+  void OnLoopEnded(std::string_view device) override { next_.OnLoopEnded(device); }
   void OnBatch(const BatchEvent& event) override;
   void OnShadow(const ShadowEvent& event) override;
   void OnIncident(const Incident& incident) override;

@@ -19,6 +19,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "kernels/numerics/splitmix.h"
+#include "scheduler/exceptions.h"
 
 namespace fulcrum {
 
@@ -54,9 +55,15 @@ class CheckerThread {
     std::function<void()> run = {};
   };
 
-  // name: what `top -H` shows, 15 characters at most.
-  CheckerThread(const char* name, std::function<void(const Job&)> run, Chore chore = {})
-      : run_(std::move(run)), chore_(std::move(chore)), thread_([this] { Loop(); }) {
+  // name: what `top -H` shows, 15 characters at most. `caught` is told of what `run` and the chore
+  // threw: that job is given up, the next one runs.
+  CheckerThread(
+      const char* name, std::function<void(const Job&)> run, Chore chore = {},
+      std::function<void(const absl::Status&)> caught = [](const absl::Status&) {})
+      : run_(std::move(run)),
+        chore_(std::move(chore)),
+        caught_(std::move(caught)),
+        thread_([this] { KeepRunning([this] { Loop(); }, caught_); }) {
     (void)pthread_setname_np(thread_.native_handle(), name);
   }
   ~CheckerThread() { Stop(); }
@@ -110,17 +117,22 @@ class CheckerThread {
         }
       }
       if (have_job) {
-        run_(job);
+        Guard([&] { run_(job); });
         job = Job();  // lets go of what it holds before anyone is told
         absl::MutexLock lock(&mu_);
         running_ = false;
         if (pending_.empty()) idle_.SignalAll();
       }
       if (absl::Now() >= next_chore) {
-        chore_.run();
+        Guard(chore_.run);
         next_chore = NextChore();
       }
     }
+  }
+  template <class Body>
+  void Guard(Body&& body) {
+    const absl::Status thrown = Caught(body);
+    if (!thrown.ok()) (void)Caught([&] { caught_(thrown); });
   }
   absl::Time NextChore() const {
     return chore_.every > absl::ZeroDuration() ? absl::Now() + chore_.every
@@ -129,6 +141,7 @@ class CheckerThread {
 
   const std::function<void(const Job&)> run_;
   const Chore chore_;
+  const std::function<void(const absl::Status&)> caught_;
   mutable absl::Mutex mu_;
   std::deque<Job> pending_ ABSL_GUARDED_BY(mu_);
   bool running_ ABSL_GUARDED_BY(mu_) = false;

@@ -28,25 +28,28 @@ LaneRank RankOf(const Lane& lane) {
 
 }  // namespace
 
+DeviceQueue::DeviceQueue() { spare_lanes_.reserve(kSpareLanes); }
+
 Waiting* DeviceQueue::Add(std::shared_ptr<Call> call, absl::Time now, uint64_t seq, CallSide side) {
-  std::unique_ptr<Lane>& lane = lanes_[LaneKey(*call, side.canary)];
-  if (lane == nullptr) {
-    if (spare_lanes_.empty()) {
-      lane = std::make_unique<Lane>();
-    } else {
-      lane = std::move(spare_lanes_.back());
-      spare_lanes_.pop_back();
-    }
-    lane->canary = side.canary;
-    lane->draw = next_draw_++;
-  }
-  return lane->Add(std::move(call), now, seq, side.under);
+  LaneKey key(*call, side.canary);
+  auto at = lanes_.find(key);
+  if (at != lanes_.end()) return at->second->Add(std::move(call), now, seq, side.under);
+  if (spare_lanes_.empty()) spare_lanes_.push_back(std::make_unique<Lane>());
+  lanes_.reserve(lanes_.size() + 1);
+  Lane& lane = *spare_lanes_.back();
+  lane.key = key;
+  Waiting* const waiting = lane.Add(std::move(call), now, seq, side.under);
+  lane.canary = side.canary;
+  lane.draw = next_draw_++;
+  lanes_.emplace(std::move(key), std::move(spare_lanes_.back()));
+  spare_lanes_.pop_back();
+  return waiting;
 }
 
 TakenCall DeviceQueue::Remove(Waiting* waiting) {
   Lane& lane = *waiting->lane;
   TakenCall taken = lane.Remove(waiting);
-  if (lane.empty()) Drop(lane, LaneKey(*taken.call, lane.canary));
+  if (lane.empty()) Drop(lane);
   return taken;
 }
 
@@ -133,7 +136,6 @@ OpenBatch DeviceQueue::Open(Lane& lane, const LeverSnapshot& levers) const {
 
 void DeviceQueue::Take(Lane& lane, int max_rows, Batch& batch) {
   const LeverSnapshot& levers = *batch.levers;
-  const LaneKey key(*lane.first()->call, lane.canary);
   lane.draw = next_draw_++;
   // Classes of all policies before any call leaves: they are read off a waiting call.
   for (Policy policy : kAllPolicies) lane.ClassesFor(policy, levers);
@@ -151,11 +153,11 @@ void DeviceQueue::Take(Lane& lane, int max_rows, Batch& batch) {
   } else if (batch.close_reason == CloseReason::kFull) {
     batch.close_reason = CloseReason::kDeviceIdle;
   }
-  if (lane.empty()) Drop(lane, key);
+  if (lane.empty()) Drop(lane);
 }
 
-void DeviceQueue::Drop(Lane& lane, const LaneKey& key) {
-  const auto it = lanes_.find(key);
+void DeviceQueue::Drop(Lane& lane) {
+  const auto it = lanes_.find(*lane.key);
   lane.Reset();
   if (spare_lanes_.size() < kSpareLanes) spare_lanes_.push_back(std::move(it->second));
   lanes_.erase(it);

@@ -23,7 +23,10 @@ class DeviceQueue {
     bool draining = false;
   };
 
+  DeviceQueue();
+
   bool empty() const { return lanes_.empty(); }
+  // An Add or a Pick that throws changed nothing; Remove does not throw.
   Waiting* Add(std::shared_ptr<Call> call, absl::Time now, uint64_t seq, CallSide side = {});
   TakenCall Remove(Waiting* waiting);
   // The waiting call with the earliest deadline; null when empty.
@@ -36,7 +39,7 @@ class DeviceQueue {
  private:
   OpenBatch Open(Lane& lane, const LeverSnapshot& levers) const;
   void Take(Lane& lane, int max_rows, Batch& batch);
-  void Drop(Lane& lane, const LaneKey& key);
+  void Drop(Lane& lane);
 
   absl::flat_hash_map<LaneKey, std::unique_ptr<Lane>> lanes_;  // none is empty
   std::vector<std::unique_ptr<Lane>> spare_lanes_;             // empty, kept for their memory

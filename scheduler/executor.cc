@@ -3,6 +3,7 @@
 #include "scheduler/executor.h"
 
 #include <array>
+#include <utility>
 
 #include "absl/strings/str_format.h"
 #include "kernels/ladder/ladder.h"
@@ -37,6 +38,18 @@ Executor::Executor(Backend& backend, Observer& observer, Checkers checkers, cons
       checkers_(checkers),
       clock_(clock),
       slot_(backend.NewSlot()) {}
+
+template <class Body>
+void Executor::Guard(absl::Status* status, Body&& body) {
+  absl::Status thrown = Guarded(observer_, Thrower::kBatch, std::forward<Body>(body));
+  if (!thrown.ok() && status != nullptr) *status = std::move(thrown);
+}
+
+absl::Status Executor::Fault(const absl::Status& fault) {
+  absl::Status told;
+  Guard(&told, [&] { told = ToCallers(fault, backend_); });
+  return told;
+}
 
 absl::Status Executor::Choose(const Batch& batch) {
   const Call& first = *batch.calls.front().call;
@@ -76,24 +89,35 @@ absl::Status Executor::Gather(const Batch& batch) {
 
 absl::Status Executor::Launch(const Batch& batch) {
   stages_ = {};
-  absl::Status status = Choose(batch);
-  if (status.ok()) status = Gather(batch);
+  absl::Status status;
+  Guard(&status, [&] {
+    status = Choose(batch);
+    if (status.ok()) status = Gather(batch);
+  });
   At(stages_, Stage::kGather) = absl::ToDoubleSeconds(clock_.Now() - batch.picked);
-  if (!status.ok()) return ToCallers(status, backend_);
+  if (!status.ok()) return Fault(status);
 
-  must_check_ = checkers_.shadow != nullptr && checkers_.shadow->Announce(batch, shards_, targets_);
-  const absl::StatusOr<LaunchTimes> times =
-      backend_.Run(*slot_, {.targets = targets_, .m = batch.rows, .output_type = output_type_});
+  absl::StatusOr<LaunchTimes> times = LaunchTimes();
+  must_check_ = false;
+  Guard(&status, [&] {
+    must_check_ =
+        checkers_.shadow != nullptr && checkers_.shadow->Announce(batch, shards_, targets_);
+    times =
+        backend_.Run(*slot_, {.targets = targets_, .m = batch.rows, .output_type = output_type_});
+  });
+  if (!status.ok()) times = status;
   if (!times.ok()) {
-    if (must_check_) checkers_.shadow->Withdraw(batch, targets_);
-    if (batch.canary != nullptr) TellBatch(batch, times.status());
-    observer_.OnDeviceFault(backend_.device().id, times.status());
-    return ToCallers(times.status(), backend_);
+    Guard(nullptr, [&] {
+      if (must_check_) checkers_.shadow->Withdraw(batch, targets_);
+      if (batch.canary != nullptr) TellBatch(batch, times.status());
+      observer_.OnDeviceFault(backend_.device().id, times.status());
+    });
+    return Fault(times.status());
   }
   At(stages_, Stage::kCopyIn) = times->copy_in;
   At(stages_, Stage::kKernel) = times->kernel;
   At(stages_, Stage::kCopyOut) = times->copy_out;
-  Tell(batch);
+  Guard(nullptr, [&] { Tell(batch); });
   return absl::OkStatus();
 }
 
@@ -169,46 +193,55 @@ void Executor::TellBatch(const Batch& batch, const absl::Status& status) {
 }
 
 void Executor::Reply(Batch& batch, const absl::Status& status) {
-  result_.status = status;
+  absl::Status common = status;
   Provenance& provenance = result_.provenance;
-  provenance = Provenance{.arms = std::move(provenance.arms), .stages = stages_};
-  provenance.arms.clear();
-  if (status.ok()) {
+  Guard(&common, [&] {
+    provenance = Provenance{.arms = std::move(provenance.arms), .stages = stages_};
+    provenance.arms.clear();
+    if (!status.ok()) return;
     for (const LaunchTarget& target : targets_) provenance.arms.push_back(target.arm);
     provenance.batch_rows = batch.rows;
     provenance.lever_epoch = batch.levers->epoch;
     provenance.close_reason = batch.close_reason;
-  }
+    result_.outputs.reserve(targets_.size());
+  });
   size_t row = 0;
   for (TakenCall& taken : batch.calls) {
     const size_t rows = static_cast<size_t>(taken.call->rows);
     At(provenance.stages, Stage::kQueue) = absl::ToDoubleSeconds(batch.picked - taken.submitted);
+    result_.status = common;
     result_.outputs.clear();
-    for (size_t i = 0; status.ok() && i < targets_.size(); ++i) {
+    for (size_t i = 0; common.ok() && i < targets_.size(); ++i) {
       const size_t row_bytes = output_bytes_[i] / static_cast<size_t>(batch.rows);
       result_.outputs.emplace_back(slot_->output(i) + row * row_bytes, rows * row_bytes);
     }
     row += rows;
-    taken.call->Complete(result_);
+    Guard(nullptr, [&] { taken.call->Complete(result_); });
     taken.call.reset();
   }
 }
 
 void Executor::Audit(const Batch& batch, const absl::Status& status) {
-  if (checkers_.shadow != nullptr && status.ok()) {
+  Guard(nullptr, [&] {
+    if (status.ok()) OfferToCheckers(batch);
+  });
+  shards_.clear();
+}
+
+void Executor::OfferToCheckers(const Batch& batch) {
+  if (checkers_.shadow != nullptr) {
     for (size_t i = 0; i < targets_.size(); ++i) {
       checkers_.shadow->Offer(batch, step_, must_check_, shards_[i], targets_[i],
                               slot_->activations(), slot_->output(i), output_type_);
     }
   }
-  if (checkers_.auditor != nullptr && status.ok()) {
+  if (checkers_.auditor != nullptr) {
     const double rate = batch.levers->levers.number(Lever::kAuditRate);
     for (size_t i = 0; i < targets_.size(); ++i) {
       checkers_.auditor->Offer(rate, shards_[i], *targets_[i].arm, batch.rows, slot_->activations(),
                                slot_->output(i), output_type_, batch.levers->epoch);
     }
   }
-  shards_.clear();
 }
 
 }  // namespace fulcrum

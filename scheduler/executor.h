@@ -41,6 +41,8 @@ class Executor {
   // References outlive the executor.
   Executor(Backend& backend, Observer& observer, Checkers checkers, const Clock& clock);
 
+  // None of these throws: what did within them is told to the observer.
+
   // Computes the batch's outputs into the slot. Not OK: what every call of the batch is told.
   absl::Status Launch(const Batch& batch);
   // Completes every call, with the outputs of the last Launch or with its status; lets them go.
@@ -49,10 +51,15 @@ class Executor {
   void Audit(const Batch& batch, const absl::Status& status);
 
  private:
+  absl::Status Fault(const absl::Status& fault);  // as callers are told of it
   absl::Status Choose(const Batch& batch);
   absl::Status Gather(const Batch& batch);
   void Tell(const Batch& batch);
   void TellBatch(const Batch& batch, const absl::Status& status);
+  void OfferToCheckers(const Batch& batch);
+  // Calls `body`; what it throws becomes `*status`, unless that is null.
+  template <class Body>
+  void Guard(absl::Status* status, Body&& body);
 
   Backend& backend_;
   Observer& observer_;

@@ -18,6 +18,10 @@ class IndexedHeap {
   size_t size() const { return items_.size(); }
   T* top() const { return items_.front(); }
 
+  // Room for one more: the next Push allocates nothing.
+  void ReserveOne() {
+    if (items_.size() == items_.capacity()) items_.reserve(2 * items_.size() + 8);
+  }
   void Push(T* item) {
     item->*Place = items_.size();
     items_.push_back(item);

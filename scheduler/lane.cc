@@ -15,6 +15,12 @@ constexpr size_t kIdleClients = 64;
 // The same of a client's connections.
 constexpr size_t kIdleConnections = 64;
 
+// Room for `size` and one more.
+template <class T>
+void ReserveOneMore(std::vector<T>& items, size_t size) {
+  if (items.capacity() <= size) items.reserve(2 * size + 8);
+}
+
 }  // namespace
 
 LaneKey::LaneKey(const Call& call, uint64_t canary_id)
@@ -22,16 +28,24 @@ LaneKey::LaneKey(const Call& call, uint64_t canary_id)
   for (const auto& shard : call.shards) shards.push_back(shard.get());
 }
 
+// What may be lacking memory comes before anything changes: an Add that throws changed nothing, and
+// Remove and Take of what was added never allocate.
 Waiting* Lane::Add(std::shared_ptr<Call> call, absl::Time submitted, uint64_t seq, uint64_t under) {
-  Waiting* node = nullptr;
+  arrivals_.ReserveOne();
+  deadlines_.ReserveOne();
+  clients_.ReserveOne();
+  ReserveOneMore(skipped_, clients_.size());
   if (free_nodes_.empty()) {
-    node = &nodes_.emplace_back();
-  } else {
-    node = free_nodes_.back();
-    free_nodes_.pop_back();
+    ReserveOneMore(free_nodes_, nodes_.size());
+    free_nodes_.push_back(&nodes_.emplace_back());
   }
+  Waiting* const node = free_nodes_.back();
   std::unique_ptr<LaneClient>& client = by_name_[call->client];
   if (client == nullptr) client = std::make_unique<LaneClient>();
+  client->calls.ReserveOne();
+  int64_t& next_turn = NextTurn(*client, call->connection);
+
+  free_nodes_.pop_back();
   rows_[static_cast<size_t>(call->policy)] += call->rows;
   *node = Waiting{.call = std::move(call),
                   .submitted = submitted,
@@ -39,7 +53,8 @@ Waiting* Lane::Add(std::shared_ptr<Call> call, absl::Time submitted, uint64_t se
                   .under = under,
                   .lane = this,
                   .client = client.get()};
-  GiveTurn(*node);
+  node->turn = std::max(next_turn, client->turn_now);
+  next_turn = node->turn + node->call->rows;
   arrivals_.Push(node);
   deadlines_.Push(node);
   client->calls.Push(node);
@@ -52,8 +67,7 @@ Waiting* Lane::Add(std::shared_ptr<Call> call, absl::Time submitted, uint64_t se
   return node;
 }
 
-void Lane::GiveTurn(Waiting& node) {
-  LaneClient& client = *node.client;
+int64_t& Lane::NextTurn(LaneClient& client, uint64_t connection) {
   if (client.calls.empty()) {
     client.next_turn.clear();
     client.turn_now = 0;
@@ -62,9 +76,7 @@ void Lane::GiveTurn(Waiting& node) {
     absl::erase_if(client.next_turn,
                    [&client](const auto& entry) { return entry.second <= client.turn_now; });
   }
-  int64_t& next = client.next_turn[node.call->connection];
-  node.turn = std::max(next, client.turn_now);
-  next = node.turn + node.call->rows;
+  return client.next_turn[connection];
 }
 
 TakenCall Lane::Remove(Waiting* waiting) {
@@ -86,6 +98,7 @@ TakenCall Lane::Remove(Waiting* waiting) {
 
 bool Lane::Take(int64_t max_rows, absl::FunctionRef<bool(const Call&, const Call&)> may_join,
                 std::vector<TakenCall>& out) {
+  out.reserve(out.size() + std::min(arrivals_.size(), static_cast<size_t>(max_rows)));
   const std::shared_ptr<Call> first_call = first()->call;
   served_now_ = std::max(served_now_, clients_.top()->served);
   int64_t rows = 0;

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -112,8 +113,9 @@ class Lane {
   void Reset();
 
   // What the device queue remembers with a lane.
-  uint64_t canary = 0;  // of its key
-  uint64_t draw = 0;    // of its next batch
+  std::optional<LaneKey> key;  // in the queue's map
+  uint64_t canary = 0;         // of its key
+  uint64_t draw = 0;           // of its next batch
   absl::Time last_run = absl::InfinitePast();
   uint64_t last_turn = 0;   // turn of its last run
   uint64_t held_epoch = 0;  // lever epoch under which the open batch was first held; 0: not held
@@ -135,7 +137,8 @@ class Lane {
     }
   };
 
-  static void GiveTurn(Waiting& node);
+  // Where the connection's next turn stands; makes room for it, and may allocate.
+  static int64_t& NextTurn(LaneClient& client, uint64_t connection);
   void DropIdleClients();
 
   std::deque<Waiting> nodes_;  // grows to the most calls that ever waited here at once

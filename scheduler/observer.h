@@ -9,11 +9,13 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "absl/time/time.h"
 #include "kernels/ladder/arm.h"
 #include "kernels/types.h"
 #include "scheduler/call.h"
+#include "scheduler/exceptions.h"
 
 namespace fulcrum {
 
@@ -114,6 +116,18 @@ class Observer {
   // A checker wrote a bundle of what it had found.
   virtual void OnBundle(std::string_view /*path*/) {}
   virtual void OnDeviceFault(std::string_view /*device*/, const absl::Status&) {}
+  // Something threw and was caught; the work at hand was given up, everything else goes on.
+  virtual void OnException(Thrower, const absl::Status& /*what*/) {}
+  // A loop without which the device's calls do not run, or do not expire, ended for good.
+  virtual void OnLoopEnded(std::string_view /*device*/) {}
 };
+
+// Calls `body`; what it throws is told to the observer, and returned. Throws nothing.
+template <class Body>
+absl::Status Guarded(Observer& observer, Thrower thrower, Body&& body) noexcept {
+  absl::Status thrown = Caught(std::forward<Body>(body));
+  if (!thrown.ok()) (void)Caught([&] { observer.OnException(thrower, thrown); });
+  return thrown;
+}
 
 }  // namespace fulcrum

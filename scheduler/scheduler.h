@@ -18,6 +18,7 @@
 #include "scheduler/clock.h"
 #include "scheduler/lever_store.h"
 #include "scheduler/observer.h"
+#include "scheduler/waiting_room.h"
 
 namespace fulcrum {
 
@@ -36,6 +37,19 @@ struct SchedulerOptions {
   absl::Duration max_lane_wait = absl::Milliseconds(50);  // beyond it a lane goes before deadlines
 };
 
+// Whether a device moves on. One with work (`waiting` or `launching`) on which no launch ends
+// hangs; an idle one may be so for ever.
+struct DeviceLiveness {
+  const Backend* backend = nullptr;
+  int64_t waiting = 0;                            // calls in the queue
+  int launching = 0;                              // batches
+  absl::Time last_launch = absl::InfinitePast();  // end of the last one that succeeded
+  // Since when it has work and no launch has ended; the infinite future while it has none.
+  absl::Time stuck_since = absl::InfiniteFuture();
+  // Threads that take batches or expire calls, and how many of them have ended, which is for good.
+  int loops = 0, ended_loops = 0;
+};
+
 // What Pause holds back, for tests and drains: nothing launches while paused, calls still queue.
 class Scheduler {
  public:
@@ -49,9 +63,12 @@ class Scheduler {
   // expired. Blocks on a device only where `on_idle` allows it.
   absl::Status Submit(std::shared_ptr<Call>& call, OnIdle on_idle = OnIdle::kHandOver);
 
-  // Completes the call with CANCELLED if it still waits; a call already picked completes normally.
-  void Cancel(const Call* call);
+  // Completes the call if it still waits, with what WhyItLeaves (waiting_room.h) says; a call
+  // already picked completes normally. Returns where the call was; kWaiting: this completed it.
+  CallPlace Cancel(const Call* call, LeaveBy by = LeaveBy::kCaller);
 
+  // Batches wait for no company from now on: the node is stopping. Calls are still taken.
+  void Hurry();
   // Refuses new calls, lets waiting ones run until `patience`, then completes what still waits with
   // UNAVAILABLE. Returns when no call is left. Idempotent.
   void Drain(absl::Duration patience);
@@ -59,6 +76,8 @@ class Scheduler {
   void Pause();
   void Resume();
 
+  // Every device, in no order.
+  std::vector<DeviceLiveness> Liveness() const;
   int64_t queued_rows() const;
   int64_t inflight_calls() const;  // submitted and not completed
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/cleanup/cleanup.h"
 #include "absl/container/inlined_vector.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
@@ -39,10 +40,14 @@ class Shadow::Impl {
         bundles_(bundles),
         options_(options),
         random_(options.seed),
-        thread_("fulcrum-shadow", [this](const Job& job) {
-          Grade(job);
-          Release(job);
-        }) {}
+        thread_(
+            "fulcrum-shadow",
+            [this](const Job& job) {
+              const auto release = absl::MakeCleanup([&job] { Release(job); });
+              Grade(job);
+            },
+            {},
+            [this](const absl::Status& what) { observer_.OnException(Thrower::kChecker, what); }) {}
   ~Impl() {
     for (const Job& job : thread_.Stop()) Release(job);
   }
@@ -100,6 +105,11 @@ void Shadow::Impl::Offer(const Batch& batch, Step step, bool must,
           .batch_rows = batch.rows,
           .rows = std::min(batch.rows, options_.max_rows),
           .columns = std::min(n, options_.columns)};
+  // Rows that were announced must not stay ungraded for ever, also when there is no memory for
+  // them.
+  auto release = absl::MakeCleanup([valve = job.valve, rows = job.batch_rows] {
+    if (valve != nullptr) valve->ungraded_rows.fetch_sub(rows);
+  });
   int64_t row = 0;
   bool dropped = false;
   {
@@ -122,6 +132,7 @@ void Shadow::Impl::Offer(const Batch& batch, Step step, bool must,
     job.outputs.insert(job.outputs.end(), from, from + static_cast<size_t>(job.columns) * size);
   }
   thread_.Add(std::move(job));
+  std::move(release).Cancel();
 }
 
 void Shadow::Impl::Tell(const Job& job, ShadowEvent event) {

@@ -2,9 +2,38 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "scheduler/waiting_room.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_format.h"
 
 namespace fulcrum {
+
+bool CallersTimeIsOver(absl::Time deadline, absl::Time began, absl::Time now) {
+  if (deadline == absl::InfiniteFuture()) return false;
+  constexpr absl::Duration kDelay =
+      absl::Milliseconds(10);     // of threads and wires on a busy machine
+  constexpr int kRounding = 100;  // a part in so many
+  const absl::Duration budget = deadline - began;
+  return deadline - now <= std::min(budget / 4, kDelay + budget / kRounding);
+}
+
+Refusal WhyItLeaves(LeaveBy by, const Call& call, absl::Time submitted, absl::Time now) {
+  if (call.deadline <= now ||
+      (by == LeaveBy::kCaller && CallersTimeIsOver(call.deadline, submitted, now))) {
+    return {Expired(now - submitted), RejectReason::kExpired};
+  }
+  switch (by) {
+    case LeaveBy::kDeviceLost:
+      return {DeviceLost(*call.shards.front()->backend), std::nullopt};
+    case LeaveBy::kDrain:
+      return {absl::UnavailableError("the node drained before the call ran; call another node"),
+              RejectReason::kDraining};
+    case LeaveBy::kDeadline:
+    case LeaveBy::kCaller:
+      break;
+  }
+  return {absl::CancelledError("the caller cancelled in stage queue"), RejectReason::kCancelled};
+}
 
 absl::Status Expired(absl::Duration waited) {
   return absl::DeadlineExceededError(
@@ -48,7 +77,7 @@ void WaitingRoom::Report() {
   int64_t seen = unreported_.fetch_add(1) + 1;
   if (seen != 1) return;
   do {
-    observer_.OnQueue(rows_.load(), bytes_.load());
+    (void)Caught([this] { observer_.OnQueue(rows_.load(), bytes_.load()); });
   } while (!unreported_.compare_exchange_strong(seen, 0));
 }
 

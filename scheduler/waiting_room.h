@@ -16,11 +16,23 @@
 
 namespace fulcrum {
 
-// Why a call does not wait, for its caller and for the count.
+// Why a call does not wait, or waits no longer, for its caller and for the count.
 struct Refusal {
   absl::Status status;
-  RejectReason reason = RejectReason::kDraining;
+  std::optional<RejectReason> reason;
 };
+
+// What takes a call out of the queue before it ran.
+enum class LeaveBy : uint8_t { kDeadline, kCaller, kDrain, kDeviceLost };
+
+// The one place that decides what such a call ends with, whichever timer or thread comes first: a
+// deadline that has passed goes before every other cause.
+Refusal WhyItLeaves(LeaveBy by, const Call& call, absl::Time submitted, absl::Time now);
+
+// Whether a call that its caller ended at `now` ended because its time was over by the caller's own
+// clock. That clock started earlier than the node's, and a timeout is rounded up on its way (gRPC
+// keeps three digits of it): the caller's cancel comes before the node's deadline, by as much.
+bool CallersTimeIsOver(absl::Time deadline, absl::Time began, absl::Time now);
 
 absl::Status Expired(absl::Duration waited);
 absl::Status DeviceLost(const Backend& backend);

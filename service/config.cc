@@ -233,6 +233,8 @@ class Converter {
     out->bundle_folder = in.audit().bundle_folder();
     out->lever_journal = in.lever_journal();
     TakeSeconds("drain_seconds", in.drain_seconds(), &out->drain);
+    TakeSeconds("device_stall_seconds", in.device_stall_seconds(), &out->device_stall);
+    if (out->device_stall < absl::ZeroDuration()) out->device_stall = absl::InfiniteDuration();
     Take(in.log_level(), &out->log_level);
     out->log_calls = in.log_calls();
   }

@@ -95,7 +95,8 @@ struct Config {
   AuditConfig audit;
   std::string bundle_folder;  // of the message audit; "" = no bundles are written
   absl::Duration drain = absl::Seconds(20);
-  std::string log_level = "info";  // debug, info, warn, error
+  absl::Duration device_stall = absl::Seconds(30);  // infinite: never
+  std::string log_level = "info";                   // debug, info, warn, error
   bool log_calls = false;
 
   // Where a field was set: "limits.max_queue_rows" -> "node.txtpb:12:3". What overrides a field

@@ -310,6 +310,8 @@ class Checker {
     }
     Range("audit.outputs_per_batch", config_.audit.outputs_per_batch, 1, 4096);
     Seconds("drain_seconds", config_.drain, absl::ZeroDuration(), absl::Hours(1));
+    Seconds("device_stall_seconds", config_.device_stall, absl::Milliseconds(100),
+            absl::InfiniteDuration());
   }
 
   const Config& config_;

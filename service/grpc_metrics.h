@@ -1,21 +1,15 @@
-// Conventional server metrics (grpc_server_*) of every method but the projection calls, which count
-// themselves: an interceptor costs a few allocations a call, and those have none to spare.
+// The methods that conventional server metrics (grpc_server_*) are kept of. What counts them is
+// rpc_interceptor.h, and the projection calls themselves.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <memory>
 #include <vector>
 
-#include "grpcpp/support/server_interceptor.h"
 #include "service/metrics.h"
 
 namespace fulcrum::service {
 
 // Every method this node answers, standard services included.
 std::vector<GrpcMethodName> NodeGrpcMethods();
-
-// The metrics outlive the server that the interceptors are given to.
-std::vector<std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>>
-MakeMetricsInterceptors(Metrics& metrics);
 
 }  // namespace fulcrum::service

@@ -20,8 +20,7 @@ NodeHealth::NodeHealth(const std::vector<Backend*>& backends) {
 void NodeHealth::Attach(grpc::HealthCheckServiceInterface* service) {
   absl::MutexLock lock(&mu_);
   service_ = service;
-  PublishNode();
-  for (const auto& [name, shard] : shards_) PublishShard(name, shard);
+  PublishAll();
 }
 
 void NodeHealth::Detach() {
@@ -51,18 +50,26 @@ bool NodeHealth::StopDevice(std::string_view device) {
       was_serving |= !d->stopped.exchange(true, std::memory_order_acq_rel);
     }
   }
-  if (was_serving) {
-    PublishNode();
-    for (const auto& [name, shard] : shards_) PublishShard(name, shard);
-  }
+  if (was_serving) PublishAll();
   return was_serving;
+}
+
+bool NodeHealth::SetStuck(std::string_view device, std::string_view why) {
+  absl::MutexLock lock(&mu_);
+  bool changed = false;
+  for (const auto& d : devices_) {
+    if (d->backend->device().id != device) continue;
+    changed |= d->stuck.empty() != why.empty();
+    d->stuck = why;
+  }
+  if (changed) PublishAll();
+  return changed;
 }
 
 void NodeHealth::Drain() {
   draining_.store(true, std::memory_order_release);
   absl::MutexLock lock(&mu_);
-  PublishNode();
-  for (const auto& [name, shard] : shards_) PublishShard(name, shard);
+  PublishAll();
 }
 
 bool NodeHealth::serving() const {
@@ -73,6 +80,23 @@ bool NodeHealth::serving() const {
 bool NodeHealth::loaded() const {
   absl::MutexLock lock(&mu_);
   return loaded_;
+}
+
+std::string NodeHealth::WhyNot() const {
+  absl::MutexLock lock(&mu_);
+  if (NodeServes()) return "";
+  if (draining()) return "the node is draining";
+  if (!loaded_) return "the configured shards are not loaded yet";
+  std::string why;
+  for (const auto& device : devices_) {
+    absl::StrAppend(&why, why.empty() ? "" : "; ", WhyNotDevice(*device));
+  }
+  return why;
+}
+
+bool NodeHealth::DeviceServes(std::string_view device) const {
+  absl::MutexLock lock(&mu_);
+  return Serves(device);
 }
 
 absl::Status NodeHealth::CheckNode() const {
@@ -90,17 +114,28 @@ absl::Status NodeHealth::CheckDevice(const Backend* backend) const {
   return absl::OkStatus();
 }
 
-bool NodeHealth::Stopped(std::string_view device) const {
-  return std::any_of(devices_.begin(), devices_.end(), [device](const auto& d) {
-    return d->backend->device().id == device && d->stopped.load(std::memory_order_acquire);
+std::string NodeHealth::WhyNotDevice(const Device& device) const {
+  if (device.stopped.load(std::memory_order_acquire)) {
+    return absl::StrCat("device ", device.backend->device().id, " was stopped after a fault");
+  }
+  return device.stuck;
+}
+
+bool NodeHealth::Serves(std::string_view device) const {
+  return std::all_of(devices_.begin(), devices_.end(), [&](const auto& d) {
+    return d->backend->device().id != device || WhyNotDevice(*d).empty();
   });
 }
 
 bool NodeHealth::NodeServes() const {
-  const bool device = std::any_of(devices_.begin(), devices_.end(), [](const auto& d) {
-    return !d->stopped.load(std::memory_order_acquire);
-  });
+  const bool device = std::any_of(devices_.begin(), devices_.end(),
+                                  [&](const auto& d) { return WhyNotDevice(*d).empty(); });
   return loaded_ && device && !draining();
+}
+
+void NodeHealth::PublishAll() {
+  PublishNode();
+  for (const auto& [name, shard] : shards_) PublishShard(name, shard);
 }
 
 void NodeHealth::PublishNode() {
@@ -112,7 +147,7 @@ void NodeHealth::PublishNode() {
 
 void NodeHealth::PublishShard(const std::string& name, const ShardHealth& shard) {
   if (service_ == nullptr) return;
-  service_->SetServingStatus(name, shard.resident && !draining() && !Stopped(shard.device));
+  service_->SetServingStatus(name, shard.resident && !draining() && Serves(shard.device));
 }
 
 }  // namespace fulcrum::service

@@ -1,9 +1,9 @@
 // Whether the node, each device and each shard can take calls: one small state, from which the
 // standard gRPC health service is kept and by which calls are refused. Names on the health service:
 // "" and "fulcrum.v1.ProjectionService" for the whole node, and each shard's resource name.
-// A shard serves when its weights are resident and its device is not stopped; the node serves when
-// its configured shards are loaded, it does not drain, and some device is not stopped. A shard that
-// is loading never takes the node down.
+// A device serves unless it was stopped or does not move on. A shard serves when its weights are
+// resident and its device serves; the node serves when its configured shards are loaded, it does
+// not drain, and some device serves. A shard that is loading never takes the node down.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -37,11 +37,17 @@ class NodeHealth {
   void OnShard(const ShardInfo& info);  // after every change of a shard
   // Stops taking calls for a device, for good (a fault, or wrong bits). Whether it was serving.
   bool StopDevice(std::string_view device);
+  // Why a device does not move on, or nothing when it does. Calls for it are still taken: they run
+  // once it does. Whether it did the other before.
+  bool SetStuck(std::string_view device, std::string_view why);
   void Drain();  // for good
 
   bool draining() const { return draining_.load(std::memory_order_acquire); }
   bool serving() const;
   bool loaded() const;  // SetLoaded was called
+  // Why the node does not serve, in words; empty while it does.
+  std::string WhyNot() const;
+  bool DeviceServes(std::string_view device) const;
   // UNAVAILABLE while draining or when the device is stopped. On every call's path.
   absl::Status CheckNode() const;
   absl::Status CheckDevice(const Backend* backend) const;
@@ -51,13 +57,17 @@ class NodeHealth {
     explicit Device(const Backend* b) : backend(b) {}
     const Backend* backend;
     std::atomic<bool> stopped{false};
+    std::string stuck;  // why, under mu_
   };
   struct ShardHealth {
     bool resident = false;
     std::string device;
   };
 
-  bool Stopped(std::string_view device) const;
+  // Why not; empty when it serves.
+  std::string WhyNotDevice(const Device& device) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  bool Serves(std::string_view device) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void PublishAll() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool NodeServes() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void PublishNode() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void PublishShard(const std::string& name, const ShardHealth& shard)

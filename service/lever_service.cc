@@ -16,6 +16,7 @@
 #include "kernels/ladder/levers.h"
 #include "service/canary_messages.h"
 #include "service/grpc_status.h"
+#include "service/headers_first.h"
 #include "service/lever_requests.h"
 #include "service/proto_names.h"
 
@@ -235,7 +236,15 @@ LeverServiceImpl::LeverServiceImpl(LeverStore& store, CanaryControl& canaries,
     : store_(store),
       canaries_(canaries),
       authorizer_(authorizer),
-      watchers_(std::make_unique<Watchers>(store, options)) {}
+      watchers_(std::make_unique<Watchers>(store, options)) {
+  MarkMethodStreamed(0, HeadersFirst(this, &LeverServiceImpl::ListLevers));
+  MarkMethodStreamed(1, HeadersFirst(this, &LeverServiceImpl::SetLevers));
+  MarkMethodStreamed(3, HeadersFirst(this, &LeverServiceImpl::ListLeverHistory));
+  MarkMethodStreamed(4, HeadersFirst(this, &LeverServiceImpl::StartCanary));
+  MarkMethodStreamed(5, HeadersFirst(this, &LeverServiceImpl::PromoteCanary));
+  MarkMethodStreamed(6, HeadersFirst(this, &LeverServiceImpl::AbortCanary));
+  MarkMethodStreamed(7, HeadersFirst(this, &LeverServiceImpl::HeartbeatCanary));
+}
 
 LeverServiceImpl::~LeverServiceImpl() = default;
 

@@ -13,6 +13,22 @@ size_t CodeIndex(absl::StatusCode code) {
   return index < size_t{kStatusCodes} ? index : static_cast<size_t>(absl::StatusCode::kUnknown);
 }
 
+// What a scrape that runs out of memory misses, it misses: the scraper's thread is not ours.
+class Unthrowing final : public prometheus::Collectable {
+ public:
+  Unthrowing(std::shared_ptr<prometheus::Collectable> inner, prometheus::Counter* thrown)
+      : inner_(std::move(inner)), thrown_(thrown) {}
+  std::vector<prometheus::MetricFamily> Collect() const override {
+    std::vector<prometheus::MetricFamily> families;
+    if (!Caught([&] { families = inner_->Collect(); }).ok()) thrown_->Increment();
+    return families;
+  }
+
+ private:
+  const std::shared_ptr<prometheus::Collectable> inner_;
+  prometheus::Counter* const thrown_;
+};
+
 }  // namespace
 
 Metrics::Tier* Metrics::TierOf(const Arm& arm) {
@@ -51,6 +67,10 @@ int Metrics::GrpcMethod(std::string_view full_name) const {
     if (grpc_[i].name == full_name) return static_cast<int>(i);
   }
   return -1;
+}
+
+bool Metrics::GrpcStreams(int method) const {
+  return method >= 0 && grpc_[static_cast<size_t>(method)].streams;
 }
 
 void Metrics::GrpcStarted(int method) {
@@ -177,8 +197,32 @@ void Metrics::OnDeviceFault(std::string_view device, const absl::Status&) {
   device_faults_->Add({{"device", std::string(device)}}).Increment();
 }
 
+void Metrics::OnException(Thrower thrower, const absl::Status&) {
+  exceptions_[static_cast<size_t>(thrower)]->Increment();
+}
+
+void Metrics::SetBookSource(std::function<int64_t()> calls,
+                            std::function<int64_t(int method)> rpcs) {
+  inflight_calls_->SetSource([calls = std::move(calls)] { return static_cast<double>(calls()); });
+  open_rpcs_->SetSource([this, rpcs = std::move(rpcs)] {
+    std::vector<AskedGauges::Sample> samples;
+    for (size_t i = 0; i < grpc_.size(); ++i) {
+      samples.emplace_back(grpc_[i].labels, static_cast<double>(rpcs(static_cast<int>(i))));
+    }
+    return samples;
+  });
+}
+
+void Metrics::MakeCollectables() {
+  prometheus::Counter* const thrown = exceptions_[static_cast<size_t>(Thrower::kScrape)];
+  const std::shared_ptr<prometheus::Collectable> all[] = {
+      registry_,       stage_seconds_,  batch_rows_, grpc_seconds_,       canary_series_,
+      journal_behind_, inflight_calls_, open_rpcs_,  device_last_launch_, device_serving_};
+  for (const auto& one : all) collectables_.push_back(std::make_shared<Unthrowing>(one, thrown));
+}
+
 std::vector<std::shared_ptr<prometheus::Collectable>> Metrics::collectables() const {
-  return {registry_, stage_seconds_, batch_rows_, grpc_seconds_, canary_series_, journal_behind_};
+  return collectables_;
 }
 
 std::string Metrics::Text() const {

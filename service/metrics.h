@@ -64,17 +64,16 @@ class Metrics : public Observer {
  public:
   explicit Metrics(const MetricsSetup& setup);
 
-  // A projection call came, is about to be answered (so that who has the answer sees it counted),
-  // and is over. Streams count each of their calls.
-  void CallStarted() { inflight_calls_->Increment(); }
+  // A projection call is about to be answered (so that who has the answer sees it counted). Streams
+  // count each of their calls.
   void CallAnswered(CallMethod method, absl::StatusCode code);
-  void CallOver() { inflight_calls_->Decrement(); }
   // Stages that only the service sees (admit, reply), of a call that ran.
   void CallStage(const Arm& arm, Phase phase, Stage stage, double seconds);
 
   // Conventional gRPC server metrics. Index of a full method name, or -1 when it is not one of the
   // node's; the others ignore -1.
   int GrpcMethod(std::string_view full_name) const;
+  bool GrpcStreams(int method) const;  // whether either side may send more than one message
   void GrpcStarted(int method);
   void GrpcHandled(int method, absl::StatusCode code);  // before the caller has the status
   void GrpcTook(int method, double seconds);            // once it is sent, or dropped
@@ -90,6 +89,13 @@ class Metrics : public Observer {
   void SetJournalSource(std::function<double()> behind) {
     journal_behind_->SetSource(std::move(behind));
   }
+  // What is in flight: projection calls, and RPCs by method (GrpcMethod). As above.
+  void SetBookSource(std::function<int64_t()> calls, std::function<int64_t(int method)> rpcs);
+  // A sample for each device. As above.
+  void SetDeviceSources(AskedGauges::Source last_launch, AskedGauges::Source serving) {
+    device_last_launch_->SetSource(std::move(last_launch));
+    device_serving_->SetSource(std::move(serving));
+  }
   void SetShardBytes(std::string_view device, int64_t bytes);
   void SetCertificateExpiry(absl::Time expiry);
 
@@ -104,6 +110,7 @@ class Metrics : public Observer {
   void OnShadow(const ShadowEvent& event) override;
   void OnIncident(const Incident& incident) override;
   void OnDeviceFault(std::string_view device, const absl::Status& status) override;
+  void OnException(Thrower thrower, const absl::Status& what) override;
 
   // Everything to expose, for an exposer or a test.
   std::vector<std::shared_ptr<prometheus::Collectable>> collectables() const;
@@ -134,6 +141,8 @@ class Metrics : public Observer {
   };
   struct GrpcSeries {
     std::string name;
+    bool streams = false;
+    prometheus::Labels labels;
     prometheus::Counter* started = nullptr;
     std::array<prometheus::Counter*, kStatusCodes> handled{};
     Histogram* seconds = nullptr;
@@ -143,6 +152,7 @@ class Metrics : public Observer {
   void MakeCalls(const MetricsSetup& setup);
   void MakeLevers();
   void MakeNode(const MetricsSetup& setup);
+  void MakeCollectables();
   Tier* TierOf(const Arm& arm);
   TierPhase* Find(const Arm& arm, Phase phase);
   void Observe(Histogram* histogram, double value);
@@ -153,6 +163,18 @@ class Metrics : public Observer {
   const std::shared_ptr<AskedGauge> journal_behind_ = std::make_shared<AskedGauge>(
       "fulcrum_lever_journal_behind",
       "1 while something took effect that the lever journal lacks: no change is accepted then.");
+  const std::shared_ptr<AskedGauge> inflight_calls_ = std::make_shared<AskedGauge>(
+      "fulcrum_inflight_calls",
+      "Projection calls from their headers, on a stream from their message, to their end.");
+  const std::shared_ptr<AskedGauges> open_rpcs_ = std::make_shared<AskedGauges>(
+      "fulcrum_open_rpcs", "RPCs that have begun and not ended, streams and watches among them.");
+  const std::shared_ptr<AskedGauges> device_last_launch_ = std::make_shared<AskedGauges>(
+      "fulcrum_device_last_launch_timestamp_seconds",
+      "When the device's last successful launch ended, Unix time; 0: there was none.");
+  const std::shared_ptr<AskedGauges> device_serving_ = std::make_shared<AskedGauges>(
+      "fulcrum_device_serving",
+      "1 while the device takes launches and completes them; 0 while it was stopped, hangs, or a "
+      "loop of it has ended.");
 
   std::vector<Ladder> ladders_;
   std::vector<Tier> tiers_;  // the arms by name, then "scrub" for audits of whole weights
@@ -161,7 +183,7 @@ class Metrics : public Observer {
   absl::flat_hash_map<std::pair<const Arm*, const Arm*>, prometheus::Counter*> declined_;
   std::array<std::array<prometheus::Counter*, kStatusCodes>, kAllCallMethods.size()> calls_{};
   std::array<prometheus::Counter*, kAllRejectReasons.size()> rejections_{};
-  prometheus::Gauge *queue_rows_ = nullptr, *queue_bytes_ = nullptr, *inflight_calls_ = nullptr;
+  prometheus::Gauge *queue_rows_ = nullptr, *queue_bytes_ = nullptr;
   prometheus::Gauge *lever_epoch_ = nullptr, *certificate_expiry_ = nullptr;
   std::array<std::array<prometheus::Gauge*, kAllFamilies.size()>, kLeverCount> lever_open_{};
   std::array<prometheus::Gauge*, kLeverCount> lever_value_{};
@@ -173,7 +195,9 @@ class Metrics : public Observer {
   std::array<ShadowsByFamily, 2> canary_shadows_{};  // control, canary
   prometheus::Family<prometheus::Gauge>* shard_bytes_ = nullptr;
   prometheus::Family<prometheus::Counter>*device_faults_ = nullptr, *incidents_ = nullptr;
+  std::array<prometheus::Counter*, kAllThrowers.size()> exceptions_{};
   prometheus::Counter* dropped_observations_ = nullptr;
+  std::vector<std::shared_ptr<prometheus::Collectable>> collectables_;  // exposers hold no shares
 };
 
 }  // namespace fulcrum::service

@@ -70,6 +70,7 @@ Metrics::Metrics(const MetricsSetup& setup)
   MakeCalls(setup);
   MakeLevers();
   MakeNode(setup);
+  MakeCollectables();
 }
 
 void Metrics::MakeTiers(const MetricsSetup& setup) {
@@ -220,6 +221,8 @@ void Metrics::MakeCalls(const MetricsSetup& setup) {
                            {"grpc_method", full_name.substr(slash + 1)}};
     GrpcSeries& series = grpc_.emplace_back();
     series.name = full_name;
+    series.streams = type != "unary";
+    series.labels = labels;
     series.started = &started.Add(labels);
     series.seconds = grpc_seconds_->Add(labels, GrpcBounds());
     for (int code = 0; code < kStatusCodes; ++code) {
@@ -304,7 +307,6 @@ void Metrics::MakeNode(const MetricsSetup& setup) {
   };
   queue_rows_ = gauge("fulcrum_queue_rows", "Rows waiting for a launch.");
   queue_bytes_ = gauge("fulcrum_queue_bytes", "Payload bytes of waiting calls.");
-  inflight_calls_ = gauge("fulcrum_inflight_calls", "Projection calls begun and not yet answered.");
   certificate_expiry_ = gauge("fulcrum_tls_certificate_expiry_seconds",
                               "When the served certificate ends, Unix time; 0 without TLS.");
   shard_bytes_ = &BuildGauge()
@@ -324,6 +326,13 @@ void Metrics::MakeNode(const MetricsSetup& setup) {
                     .Help("Wrong bits found, by what found them.")
                     .Register(*registry_);
   for (const char* what : {"audit", "scrub"}) incidents_->Add({{"what", what}});
+  auto& exceptions = BuildCounter()
+                         .Name("fulcrum_exceptions_total")
+                         .Help("Exceptions that were caught, by what threw; the log has the words.")
+                         .Register(*registry_);
+  for (Thrower thrower : kAllThrowers) {
+    exceptions_[static_cast<size_t>(thrower)] = &exceptions.Add({{"where", Label(thrower)}});
+  }
   dropped_observations_ = &BuildCounter()
                                .Name("fulcrum_dropped_observations_total")
                                .Help("Measured values that were not finite or were negative.")

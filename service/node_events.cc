@@ -27,15 +27,14 @@ void NodeEvents::OnIncident(const Incident& incident) {
   }
 }
 
-bool NodeEvents::MayWarn(std::string_view key) {
-  constexpr absl::Duration kPause = absl::Hours(1);
+bool NodeEvents::MayWarn(std::string_view key, absl::Duration pause) {
   constexpr size_t kMost = 4096;  // shards come and go; what is forgotten is only told again sooner
   absl::MutexLock lock(&mu_);
   const absl::Time now = absl::Now();
   const auto known = next_warning_.find(key);
   if (known != next_warning_.end() && now < known->second) return false;
   if (next_warning_.size() >= kMost) next_warning_.clear();
-  next_warning_[std::string(key)] = now + kPause;
+  next_warning_[std::string(key)] = now + pause;
   return true;
 }
 
@@ -79,6 +78,20 @@ void NodeEvents::OnLeverNotKept(const LeverStep& step, const absl::Status& why) 
                                                  {"cause", Name(first.cause)},
                                                  {"canary", first.canary},
                                                  {"error", why}});
+}
+
+void NodeEvents::OnException(Thrower thrower, const absl::Status& what) {
+  metrics_.OnException(thrower, what);
+  if (!MayWarn(absl::StrCat("exception ", std::string(Name(thrower))), absl::Seconds(10))) return;
+  log_.Error("exception caught", {{"where", Name(thrower)}, {"what", what}});
+}
+
+void NodeEvents::OnLoopEnded(std::string_view device) {
+  const std::string why =
+      absl::StrCat("device ", std::string(device), ": a loop that serves it has ended");
+  if (health_.SetStuck(device, why)) {
+    log_.Error("device does not serve", {{"device", device}, {"why", why}});
+  }
 }
 
 void NodeEvents::OnDeviceFault(std::string_view device, const absl::Status& status) {

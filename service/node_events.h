@@ -57,6 +57,9 @@ class NodeEvents final : public Observer {
   void OnBundle(std::string_view path) override;
   void OnIncident(const Incident& incident) override;
   void OnDeviceFault(std::string_view device, const absl::Status& status) override;
+  // One line a place every ten seconds; all are counted.
+  void OnException(Thrower thrower, const absl::Status& what) override;
+  void OnLoopEnded(std::string_view device) override;
 
   // A canary started, holds, or ended.
   void CanaryChanged(const CanaryReport& report);
@@ -65,8 +68,8 @@ class NodeEvents final : public Observer {
   void OnLeverNotKept(const LeverStep& step, const absl::Status& why);
 
  private:
-  // Whether a warning about `key` is due; then none is for an hour.
-  bool MayWarn(std::string_view key);
+  // Whether a warning about `key` is due; then none is for `pause`.
+  bool MayWarn(std::string_view key, absl::Duration pause = absl::Hours(1));
 
   const std::vector<Backend*> devices_;
   Metrics& metrics_;

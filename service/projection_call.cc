@@ -1,4 +1,4 @@
-// Preparation, reply and report of one call.
+// One projection call's preparation, its ends and its report.
 // SPDX-License-Identifier: Apache-2.0
 #include "service/projection_call.h"
 
@@ -17,12 +17,6 @@ namespace {
 // adds load.
 constexpr absl::Duration kRetryDelay = absl::Milliseconds(20);
 
-absl::Time DeadlineOf(const grpc::ServerContextBase& context) {
-  const auto deadline = context.deadline();
-  return deadline == std::chrono::system_clock::time_point::max() ? absl::InfiniteFuture()
-                                                                  : absl::FromChrono(deadline);
-}
-
 double Seconds(const StageSeconds& stages, Stage stage) {
   return stages[static_cast<size_t>(stage)];
 }
@@ -38,13 +32,24 @@ absl::Status WhileLoading(absl::Status status) {
 
 }  // namespace
 
+absl::Time DeadlineOf(const grpc::ServerContextBase& context) {
+  const auto deadline = context.deadline();
+  return deadline == std::chrono::system_clock::time_point::max() ? absl::InfiniteFuture()
+                                                                  : absl::FromChrono(deadline);
+}
+
 ProjectionCall::ProjectionCall(ProjectionNode& node, CallMethod method)
     : node_(node), method_(method) {
-  arrived = absl::Now();
-  node_.metrics.CallStarted();
+  began = arrived = absl::Now();
+}
+
+bool ProjectionCall::BeginPreparing() {
+  Progress receiving = Progress::kReceiving;
+  return progress_.compare_exchange_strong(receiving, Progress::kTaken);
 }
 
 absl::Status ProjectionCall::Parse(const grpc::ByteBuffer& bytes) {
+  arrived = absl::Now();
   const auto size = static_cast<int64_t>(bytes.Valid() ? bytes.Length() : 0);
   const int64_t limit = node_.rules.limits.max_message_bytes;
   if (size > limit) {
@@ -57,35 +62,103 @@ absl::Status ProjectionCall::Parse(const grpc::ByteBuffer& bytes) {
   return ParseProjectRequest(bytes, &request_);
 }
 
-absl::Status ProjectionCall::Expired() const {
-  node_.metrics.OnReject(RejectReason::kExpired);
-  return WithInfo(
-      absl::DeadlineExceededError("deadline passed in stage admit; the call did not run"),
-      "DEADLINE_EXCEEDED", {{"stage", std::string(Name(Stage::kAdmit))}});
-}
-
-absl::Status ProjectionCall::WithoutMessage(const grpc::ServerContextBase& context) const {
-  if (DeadlineOf(context) <= absl::Now()) return Expired();
-  return absl::CancelledError("the call ended before its message arrived");
-}
-
-absl::Status ProjectionCall::Prepare(const grpc::ServerContextBase& context, const Peer& peer) {
+void ProjectionCall::ChooseId() {
   id = ChooseCallId(request_.call_id, call_context_.id, node_.id,
                     node_.next_serial.fetch_add(1, std::memory_order_relaxed));
+}
+
+absl::Status ProjectionCall::Prepare(const Peer& peer) {
   client = peer.identity;
-  deadline = DeadlineOf(context);
-  if (auto status = node_.health.CheckNode(); !status.ok()) {
-    node_.metrics.OnReject(RejectReason::kDraining);
-    return status;
+  if (deadline <= arrived) {
+    absl::Status late = EarlyStatus(LeaveBy::kDeadline, Stage::kAdmit);
+    CountNotRun(late);
+    return late;
   }
-  if (auto status = node_.authorizer.CheckCaller(peer); !status.ok()) return status;
-  if (deadline <= arrived) return Expired();
   if (auto status = Admit(request_, node_.rules, node_.shards, this, &layout_); !status.ok()) {
     return node_.health.loaded() ? status : WhileLoading(std::move(status));
   }
   if (auto status = node_.health.CheckDevice(shards.front()->backend); !status.ok()) return status;
   stages_[static_cast<size_t>(Stage::kAdmit)] = absl::ToDoubleSeconds(absl::Now() - arrived);
   return absl::OkStatus();
+}
+
+absl::Status ProjectionCall::Submit(std::shared_ptr<Call> self, OnIdle on_idle) {
+  absl::Status status = node_.scheduler.Submit(self, on_idle);
+  if (!status.ok()) return ToCaller(std::move(status));
+  // Who wanted its end before the scheduler had it found nothing to end.
+  if (const int by = end_wanted_.load(); by != kNobody) (void)EndEarly(static_cast<LeaveBy>(by));
+  return absl::OkStatus();
+}
+
+std::optional<std::string_view> ProjectionCall::EndEarly(LeaveBy by) {
+  if (answered()) return std::nullopt;
+  int nobody = kNobody;
+  end_wanted_.compare_exchange_strong(nobody, static_cast<int>(by));
+  absl::Status status = EarlyStatus(by, Stage::kAdmit);  // before what cannot be taken back
+  Progress receiving = Progress::kReceiving;
+  if (progress_.compare_exchange_strong(receiving, Progress::kAnswered)) {
+    CountNotRun(status);
+    AnswerEarly(status);
+    return "receiving";
+  }
+  switch (node_.scheduler.Cancel(this, by)) {
+    case CallPlace::kWaiting:
+      return "queue";
+    case CallPlace::kRunning:
+      status = EarlyStatus(by, Stage::kKernel);
+      if (!Claim()) return std::nullopt;
+      AnswerEarly(status);
+      return "running";
+    case CallPlace::kOutside:
+      if (answered()) return std::nullopt;
+      return "admit";
+    case CallPlace::kLeft:
+      break;
+  }
+  return std::nullopt;
+}
+
+absl::Status ProjectionCall::EarlyStatus(LeaveBy by, Stage stage) const {
+  const absl::Time now = absl::Now();
+  const std::string in(Name(stage));
+  const bool ran = stage != Stage::kAdmit;
+  if (deadline <= now || (by == LeaveBy::kCaller && CallersTimeIsOver(deadline, began, now))) {
+    return WithInfo(absl::DeadlineExceededError(absl::StrCat(
+                        "deadline passed in stage ", in,
+                        ran ? "; the result is not waited for" : "; the call did not run")),
+                    "DEADLINE_EXCEEDED", {{"stage", in}});
+  }
+  if (by == LeaveBy::kDrain) {
+    return absl::UnavailableError(
+        absl::StrCat("the node stopped while the call was in stage ", in, "; call another node"));
+  }
+  return absl::CancelledError(absl::StrCat("the caller cancelled in stage ", in));
+}
+
+void ProjectionCall::CountNotRun(const absl::Status& status) const {
+  node_.metrics.OnReject(absl::IsDeadlineExceeded(status) ? RejectReason::kExpired
+                         : absl::IsUnavailable(status)    ? RejectReason::kDraining
+                                                          : RejectReason::kCancelled);
+}
+
+void ProjectionCall::Expire() { (void)EndEarly(LeaveBy::kDeadline); }
+
+OpenFacts ProjectionCall::Facts() const {
+  return {.method = absl::StrCat("/fulcrum.v1.ProjectionService/", std::string(Name(method_))),
+          .id = call_context_.id,
+          .peer = peer_address_,
+          .state = "open",
+          .began = began};
+}
+
+std::optional<OpenFacts> ProjectionCall::CutOff() {
+  if (late()) return std::nullopt;
+  OpenFacts facts = Facts();
+  const std::optional<std::string_view> where = EndEarly(LeaveBy::kDrain);
+  if (!where.has_value()) return std::nullopt;
+  facts.state = *where;
+  if (*where != "admit") facts.id = id;  // while it is being checked, its thread writes the id
+  return facts;
 }
 
 void ProjectionCall::Gather(uint16_t* out) { GatherBf16(request_.activations, layout_, out); }
@@ -132,13 +205,8 @@ ResponseView ProjectionCall::MakeResponse(const CallResult& result,
 }
 
 absl::Status ProjectionCall::ToCaller(absl::Status status) const {
-  if (absl::IsCancelled(status) && deadline <= absl::Now()) {
-    // gRPC cancels a call whose deadline passes; the caller is told the cause.
-    status = absl::DeadlineExceededError("deadline passed in stage queue; the call did not run");
-  }
   if (absl::IsResourceExhausted(status)) return WithRetry(std::move(status), kRetryDelay);
   if (absl::IsDeadlineExceeded(status)) {
-    // A call that was picked completes; only waiting calls expire.
     return WithInfo(std::move(status), "DEADLINE_EXCEEDED",
                     {{"stage", std::string(Name(Stage::kQueue))}});
   }
@@ -149,8 +217,7 @@ void ProjectionCall::CountAnswer(const absl::Status& status) {
   node_.metrics.CallAnswered(method_, status.code());
 }
 
-absl::Time ProjectionCall::Report(const absl::Status& status) {
-  node_.metrics.CallOver();
+void ProjectionCall::Report(const absl::Status& status) {
   const absl::Time now = absl::Now();
   if (arm_ != nullptr) {
     const Phase phase = PhaseOf(shards.front()->family);
@@ -159,7 +226,7 @@ absl::Time ProjectionCall::Report(const absl::Status& status) {
       node_.metrics.CallStage(*arm_, phase, stage, Seconds(stages_, stage));
     }
   }
-  if (!node_.log_calls) return now;
+  if (!node_.log_calls) return;
   node_.log.Info("call", {{"id", id},
                           {"method", Name(method_)},
                           {"code", CodeName(status.code())},
@@ -172,12 +239,11 @@ absl::Time ProjectionCall::Report(const absl::Status& status) {
                           {"rows", rows},
                           {"arm", arm_ == nullptr ? std::string_view("-") : arm_->name},
                           {"batch_rows", batch_rows_},
-                          {"seconds", absl::ToDoubleSeconds(now - arrived)},
+                          {"seconds", absl::ToDoubleSeconds(now - began)},
                           {"admit", Seconds(stages_, Stage::kAdmit)},
                           {"queue", Seconds(stages_, Stage::kQueue)},
                           {"kernel", Seconds(stages_, Stage::kKernel)},
                           {"reply", Seconds(stages_, Stage::kReply)}});
-  return now;
 }
 
 }  // namespace fulcrum::service

@@ -2,9 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "service/projection_stream.h"
 
-#include <cassert>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "service/grpc_status.h"
 
@@ -20,81 +20,145 @@ constexpr char kDraining[] = "the node is draining; call another node";
 class ProjectionStream::StreamCall final : public ProjectionCall {
  public:
   StreamCall(ProjectionNode& node, std::shared_ptr<ProjectionStream> stream)
-      : ProjectionCall(node, CallMethod::kProjectStream), stream_(std::move(stream)) {}
+      : ProjectionCall(node, CallMethod::kProjectStream), stream_(std::move(stream)) {
+    deadline = stream_->expires;  // it expires with its stream, or in the queue
+    peer_address_ = stream_->peer_.address;
+    call_context() = stream_->call_context_;
+    (void)BeginPreparing();  // its message is here
+  }
+
+  // Reads, checks and submits it. Not OK: the bytes are no message and carry no id to answer to, so
+  // that the stream cannot go on. `late`: a stop had begun.
+  absl::Status Take(const grpc::ByteBuffer& bytes, bool late) {
+    absl::Status status;
+    bool readable = false;
+    const absl::Status thrown = Guarded(node_.events, Thrower::kRpc, [&] {
+      status = Parse(bytes);
+      readable = status.ok();
+      if (status.ok()) status = Check(late);
+      if (status.ok()) status = stream_->List(Self());
+      if (status.ok()) status = Submit(Self(), OnIdle::kHandOver);
+    });
+    if (!thrown.ok()) {
+      if (place.load() != CallPlace::kOutside) return absl::OkStatus();  // it will be completed
+      status = thrown;
+    }
+    if (!status.ok() && Claim()) readable ? AnswerEarly(status) : Dropped(status);
+    return readable ? absl::OkStatus() : status;
+  }
 
   void Complete(const CallResult& result) override {
-    NoteResult(result);
-    if (!result.status.ok()) return Fail(ToCaller(result.status));
-    CountAnswer(status_);
-    std::vector<OutputView> outputs;
-    stream_->Answer(std::exchange(self, nullptr),
-                    EncodeStreamResponse(MakeResponse(result, &outputs)));
+    if (!Claim()) return;
+    absl::Status status = result.status;
+    grpc::ByteBuffer bytes;
+    const absl::Status thrown = Guarded(node_.events, Thrower::kRpc, [&] {
+      NoteResult(result);
+      if (!status.ok()) {
+        status = ToCaller(std::move(status));
+        return;
+      }
+      std::vector<OutputView> outputs;
+      bytes = EncodeStreamResponse(MakeResponse(result, &outputs));
+    });
+    if (!thrown.ok()) status = thrown;
+    status.ok() ? Reply(status, std::move(bytes)) : AnswerEarly(status);
   }
 
-  void Fail(absl::Status status) {
-    status_ = std::move(status);
-    CountAnswer(status_);
-    stream_->Answer(std::exchange(self, nullptr), EncodeStreamError(id, ToRpcStatus(status_)));
-  }
-  absl::Status Refused(absl::Status status) const { return ToCaller(std::move(status)); }
-  void Sent() { Report(status_); }
-  // Of a call that has no reply of its own.
-  void Dropped(const absl::Status& status) {
-    CountAnswer(status);
-    Report(status);
+  void AnswerEarly(const absl::Status& status) override {
+    grpc::ByteBuffer bytes;
+    (void)Guarded(node_.events, Thrower::kRpc,
+                  [&] { bytes = EncodeStreamError(id, ToRpcStatus(status)); });
+    Reply(status, std::move(bytes));
   }
 
-  // Its own share between Submit and Complete, which the scheduler's interface does not hand back.
-  std::shared_ptr<StreamCall> self;
+  // The stream ends, and so does what is in flight on it.
+  void EndWithStream(LeaveBy by) {
+    (void)Guarded(node_.events, Thrower::kRpc, [&] { (void)EndEarly(by); });
+  }
+  // Its reply goes to gRPC now, and is gone.
+  void Sending() { CountAnswer(status_); }
+  void Sent() {
+    (void)Guarded(node_.events, Thrower::kRpc, [&] { Report(status_); });
+    const std::shared_ptr<OpenCall> last = node_.book.Remove(*this);
+  }
+  // Nobody is there for a reply: it ends with what the stream ended with, unless it has failed.
+  void Dropped(const absl::Status& stream) {
+    if (status_.ok()) status_ = stream;
+    Sending();
+    Sent();
+  }
+
   bool listed = false;  // in in_flight_ under its id
 
  private:
+  std::shared_ptr<StreamCall> Self() {
+    return std::static_pointer_cast<StreamCall>(shared_from_this());
+  }
+  absl::Status Check(bool late) {
+    id = request().call_id;
+    if (id.empty()) {
+      return InvalidField("call_id",
+                          "expected an id that no call in flight on this stream has, got none");
+    }
+    if (late) {
+      node_.metrics.OnReject(RejectReason::kDraining);
+      return absl::UnavailableError(kDraining);
+    }
+    return Prepare(stream_->peer_);
+  }
+  void Reply(const absl::Status& status, grpc::ByteBuffer bytes) {
+    status_ = status;
+    stream_->Answer(Self(), std::move(bytes));
+  }
+
   const std::shared_ptr<ProjectionStream> stream_;
   absl::Status status_;
 };
 
-ProjectionStream::ProjectionStream(ProjectionNode& node, StreamRegistry& registry, int metric,
+ProjectionStream::ProjectionStream(ProjectionNode& node, int method,
                                    grpc::CallbackServerContext* context)
-    : node_(node),
-      registry_(registry),
-      metric_(metric),
-      context_(context),
-      started_(absl::Now()),
-      peer_(PeerOf(*context)) {}
+    : node_(node), peer_(PeerOf(*context)) {
+  kind = OpenKind::kStream;
+  metric = method;
+  began = absl::Now();
+  expires = DeadlineOf(*context);
+}
 
-ProjectionStream* ProjectionStream::Start(ProjectionNode& node, StreamRegistry& registry,
-                                          int metric, grpc::CallbackServerContext* context) {
-  auto stream = std::make_shared<ProjectionStream>(node, registry, metric, context);
-  stream->self_ = stream;
-  node.metrics.GrpcStarted(metric);
+ProjectionStream* ProjectionStream::Start(ProjectionNode& node, int metric,
+                                          grpc::CallbackServerContext* context) {
+  auto stream = std::make_shared<ProjectionStream>(node, metric, context);
   absl::Status status = ReadCallContext(*context, &stream->call_context_);
   EchoCallContext(stream->call_context_.id, stream->call_context_, context);
-  if (status.ok()) status = node.health.CheckNode();
-  if (status.ok()) status = node.authorizer.CheckCaller(stream->peer_);
+  const bool late = !node.book.Add(stream);
+  node.metrics.GrpcStarted(metric);
+  const absl::Status thrown = Guarded(node.events, Thrower::kRpc, [&] {
+    if (late) status = absl::UnavailableError(kDraining);
+    if (status.ok()) status = node.authorizer.CheckCaller(stream->peer_);
+  });
+  if (!thrown.ok()) status = thrown;
   // A client that waits for the first reply before it sends must still see the stream open.
   stream->StartSendInitialMetadata();
-  if (!status.ok() && node.health.draining()) {
-    node.parting.Answer([stream, status] { stream->Abort(status); });
-    return stream.get();
-  }
-  registry.Add(stream);
   if (status.ok()) {
     stream->Pump();
-  } else {
-    stream->Abort(std::move(status));
+    return stream.get();
+  }
+  const auto refuse = [stream, status] { (void)stream->Abort(status, LeaveBy::kDrain); };
+  if (!late || !Guarded(node.events, Thrower::kRpc, [&] { node.parting.Answer(refuse); }).ok()) {
+    refuse();
   }
   return stream.get();
 }
 
 void ProjectionStream::OnReadDone(bool ok) {
-  const std::shared_ptr<ProjectionStream> keep = self_;
+  const std::shared_ptr<ProjectionStream> keep = Self();
   absl::Status status;
   if (ok) {
     {
       absl::MutexLock lock(&mu_);
       reading_message_ = true;
     }
-    status = Accept();
+    const absl::Status thrown = Guarded(node_.events, Thrower::kRpc, [&] { status = Accept(); });
+    if (!thrown.ok()) status = thrown;
   }
   {
     absl::MutexLock lock(&mu_);
@@ -102,89 +166,60 @@ void ProjectionStream::OnReadDone(bool ok) {
     reading_message_ = false;
     if (!ok) read_closed_ = true;
   }
-  if (!status.ok()) return Abort(std::move(status));
-  Pump();
+  if (!status.ok()) {
+    (void)Abort(std::move(status), LeaveBy::kCaller);
+  } else {
+    Pump();
+  }
 }
 
 absl::Status ProjectionStream::Accept() {
-  auto call = std::make_shared<StreamCall>(node_, shared_from_this());
-  call->call_context() = call_context_;
-  // Bytes that are no message carry no id to answer to: the stream cannot go on.
-  absl::Status parsed = call->Parse(read_buffer_);
+  const auto call = std::make_shared<StreamCall>(node_, Self());
+  const bool late = !node_.book.Add(call);
+  const absl::Status status = call->Take(read_buffer_, late);
   read_buffer_.Clear();
-  if (!parsed.ok()) {
-    call->Dropped(parsed);
-    return parsed;
+  return status;
+}
+
+absl::Status ProjectionStream::List(const std::shared_ptr<StreamCall>& call) {
+  absl::MutexLock lock(&mu_);
+  if (aborted_) return absl::CancelledError("the stream ended");
+  call->listed = in_flight_.try_emplace(call->id, call).second;
+  if (!call->listed) {
+    return InvalidField("call_id",
+                        "expected an id that no call in flight on this stream has, got that of "
+                        "one");
   }
-  call->id = call->request().call_id;
-  if (call->id.empty()) {
-    Submit(std::move(call),
-           InvalidField("call_id",
-                        "expected an id that no call in flight on this stream has, got "
-                        "none"));
-    return absl::OkStatus();
-  }
-  absl::Status status = call->Prepare(*context_, peer_);
-  Submit(std::move(call), std::move(status));
+  reserved_bytes_ += call->payload_bytes;
   return absl::OkStatus();
 }
 
-void ProjectionStream::Submit(std::shared_ptr<StreamCall> call, absl::Status status) {
-  StreamCall& c = *call;
-  c.self = call;
+void ProjectionStream::Answer(std::shared_ptr<StreamCall> call, grpc::ByteBuffer bytes) {
+  absl::Status no_room = bytes.Valid() ? absl::OkStatus() : StatusForNoMemory();
+  std::optional<absl::Status> over;
   {
     absl::MutexLock lock(&mu_);
-    if (status.ok() && aborted_) status = absl::CancelledError("the stream ended");
-    if (status.ok()) {
-      c.listed = in_flight_.try_emplace(c.id, call).second;
-      if (c.listed) {
-        reserved_bytes_ += c.payload_bytes;
-      } else {
-        status = InvalidField("call_id",
-                              "expected an id that no call in flight on this stream has, "
-                              "got that of one");
-      }
+    const int64_t reserved = call->listed ? call->payload_bytes : 0;
+    if (call->listed) in_flight_.erase(call->id);
+    over = aborted_;
+    if (!over.has_value() && no_room.ok()) {
+      no_room =
+          Caught([&] { replies_.push_back({.bytes = bytes, .reserved = reserved, .call = call}); });
     }
+    if (over.has_value() || !no_room.ok()) reserved_bytes_ -= reserved;
   }
-  if (status.ok()) {
-    std::shared_ptr<Call> submitted = call;
-    status = c.Refused(node_.scheduler.Submit(submitted));
-    if (status.ok()) {
-      // An abort between listing and submitting found nothing to cancel.
-      bool aborted;
-      {
-        absl::MutexLock lock(&mu_);
-        aborted = aborted_.has_value();
-      }
-      if (aborted) node_.scheduler.Cancel(&c);
-      return;
-    }
+  if (over.has_value()) {
+    call->Dropped(*over);
+  } else if (!no_room.ok()) {
+    call->Dropped(no_room);
+    (void)Abort(no_room, LeaveBy::kCaller);
   }
-  c.Fail(std::move(status));
-}
-
-void ProjectionStream::Answer(std::shared_ptr<StreamCall> call, const grpc::ByteBuffer& bytes) {
-  std::shared_ptr<StreamCall> dropped;
-  {
-    absl::MutexLock lock(&mu_);
-    Reply reply{.bytes = bytes, .reserved = 0, .call = std::move(call)};
-    if (reply.call->listed) {
-      reply.reserved = reply.call->payload_bytes;
-      in_flight_.erase(reply.call->id);
-    }
-    if (aborted_) {
-      reserved_bytes_ -= reply.reserved;
-      dropped = std::move(reply.call);
-    } else {
-      replies_.push_back(std::move(reply));
-    }
-  }
-  if (dropped != nullptr) dropped->Sent();
+  call.reset();
   Pump();
 }
 
 void ProjectionStream::OnWriteDone(bool ok) {
-  const std::shared_ptr<ProjectionStream> keep = self_;
+  const std::shared_ptr<ProjectionStream> keep = Self();
   Reply sent = std::move(writing_reply_);
   sent.call->Sent();
   {
@@ -192,31 +227,62 @@ void ProjectionStream::OnWriteDone(bool ok) {
     writing_ = false;
     reserved_bytes_ -= sent.reserved;
   }
-  if (!ok) return Abort(absl::CancelledError("the client went away"));
+  if (!ok) CallerLeft();
   Pump();
 }
 
 void ProjectionStream::OnCancel() {
-  const std::shared_ptr<ProjectionStream> keep = shared_from_this();
-  Abort(absl::CancelledError("the client cancelled the stream, or its deadline passed"));
+  const std::shared_ptr<ProjectionStream> keep = Self();
+  CallerLeft();
 }
 
-void ProjectionStream::Abort(absl::Status status) {
-  std::vector<std::shared_ptr<StreamCall>> cancelled;
+void ProjectionStream::CallerLeft() {
+  absl::Status status;
+  const absl::Status thrown = Guarded(node_.events, Thrower::kRpc, [&] {
+    status = CallersTimeIsOver(expires, began, absl::Now())
+                 ? absl::DeadlineExceededError("the deadline of the stream passed")
+                 : absl::CancelledError("the client cancelled the stream");
+  });
+  (void)Abort(thrown.ok() ? status : thrown, LeaveBy::kCaller);
+}
+
+void ProjectionStream::Expire() {
+  (void)Abort(absl::DeadlineExceededError("the deadline of the stream passed"), LeaveBy::kDeadline);
+}
+
+OpenFacts ProjectionStream::Facts() const {
+  return {.method = "/fulcrum.v1.ProjectionService/ProjectStream",
+          .id = call_context_.id,
+          .peer = peer_.address,
+          .state = "open",
+          .began = began};
+}
+
+std::optional<OpenFacts> ProjectionStream::CutOff() {
+  if (late()) return std::nullopt;
+  OpenFacts facts = Facts();
+  if (!Abort(absl::UnavailableError(kDraining), LeaveBy::kDrain)) return std::nullopt;
+  return facts;
+}
+
+bool ProjectionStream::Abort(const absl::Status& status, LeaveBy by) {
+  decltype(in_flight_) ending;
   std::deque<Reply> unsent;
   {
     absl::MutexLock lock(&mu_);
-    if (!aborted_) aborted_ = std::move(status);
-    for (const auto& [id, call] : in_flight_) cancelled.push_back(call);
+    if (aborted_) return false;
+    aborted_ = status;
+    ending.swap(in_flight_);
     unsent.swap(replies_);
     for (const Reply& reply : unsent) reserved_bytes_ -= reply.reserved;
   }
-  for (const Reply& reply : unsent) reply.call->Sent();
-  for (const auto& call : cancelled) node_.scheduler.Cancel(call.get());
+  for (const Reply& reply : unsent) reply.call->Dropped(status);
+  for (const auto& [id, call] : ending) call->EndWithStream(by);
   Pump();
+  return true;
 }
 
-void ProjectionStream::Drain() {
+void ProjectionStream::StopBegan() {
   {
     absl::MutexLock lock(&mu_);
     draining_ = true;
@@ -225,33 +291,41 @@ void ProjectionStream::Drain() {
 }
 
 void ProjectionStream::Pump() {
-  const std::shared_ptr<ProjectionStream> keep = shared_from_this();
+  const std::shared_ptr<ProjectionStream> keep = Self();
   for (;;) {
     Action action;
-    grpc::Status status;
+    absl::Status last;
     {
       absl::MutexLock lock(&mu_);
       if (pumping_) return;  // the thread that pumps looks again before it stops
       action = NextAction();
       if (action == Action::kNone) return;
       pumping_ = true;
-      if (action == Action::kFinish) status = ToGrpc(final_status_);
+      last = final_status_;
     }
-    switch (action) {
-      case Action::kRead:
-        StartRead(&read_buffer_);
-        break;
-      case Action::kWrite:
-        StartWrite(&writing_reply_.bytes);
-        break;
-      case Action::kFinish:
-        Finish(std::move(status));
-        break;
-      case Action::kNone:
-        break;
-    }
+    (void)Guarded(node_.events, Thrower::kRpc, [&] { Do(action, last); });
     absl::MutexLock lock(&mu_);
     pumping_ = false;
+  }
+}
+
+void ProjectionStream::Do(Action action, const absl::Status& last) {
+  switch (action) {
+    case Action::kRead:
+      StartRead(&read_buffer_);
+      break;
+    case Action::kWrite:
+      writing_reply_.call->Sending();
+      StartWrite(&writing_reply_.bytes);
+      break;
+    case Action::kFinish: {
+      grpc::Status status(static_cast<grpc::StatusCode>(last.code()), "");
+      (void)Guarded(node_.events, Thrower::kRpc, [&] { status = ToGrpc(last); });
+      Finish(std::move(status));
+      break;
+    }
+    case Action::kNone:
+      break;
   }
 }
 
@@ -289,47 +363,14 @@ bool ProjectionStream::HasRoom() const {
 }
 
 void ProjectionStream::OnDone() {
-  const std::shared_ptr<ProjectionStream> last = std::move(self_);
   absl::StatusCode code;
   {
     absl::MutexLock lock(&mu_);
     code = final_status_.code();
   }
-  node_.metrics.GrpcHandled(metric_, code);
-  node_.metrics.GrpcTook(metric_, absl::ToDoubleSeconds(absl::Now() - started_));
-  registry_.Remove(this);  // the last use of the node
-}
-
-StreamRegistry::~StreamRegistry() {
-  absl::MutexLock lock(&mu_);  // after the last Remove
-  assert(streams_.empty());
-}
-
-void StreamRegistry::Add(const std::shared_ptr<ProjectionStream>& stream) {
-  bool draining;
-  {
-    absl::MutexLock lock(&mu_);
-    streams_[stream.get()] = stream;
-    draining = draining_;
-  }
-  if (draining) stream->Drain();
-}
-
-void StreamRegistry::Remove(const ProjectionStream* stream) {
-  absl::MutexLock lock(&mu_);
-  streams_.erase(stream);
-}
-
-void StreamRegistry::Drain() {
-  std::vector<std::shared_ptr<ProjectionStream>> live;
-  {
-    absl::MutexLock lock(&mu_);
-    draining_ = true;
-    for (const auto& [key, weak] : streams_) {
-      if (auto stream = weak.lock()) live.push_back(std::move(stream));
-    }
-  }
-  for (const auto& stream : live) stream->Drain();
+  node_.metrics.GrpcHandled(metric, code);
+  node_.metrics.GrpcTook(metric, absl::ToDoubleSeconds(absl::Now() - began));
+  const std::shared_ptr<OpenCall> last = node_.book.Remove(*this);
 }
 
 }  // namespace fulcrum::service

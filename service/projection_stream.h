@@ -10,7 +10,6 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/container/flat_hash_map.h"
@@ -21,53 +20,58 @@
 
 namespace fulcrum::service {
 
-class StreamRegistry;
-
-class ProjectionStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>,
-                               public std::enable_shared_from_this<ProjectionStream> {
+// Shared by the book, which stands for gRPC (until OnDone), and the calls on it.
+class ProjectionStream final : public OpenCall,
+                               public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
  public:
-  static ProjectionStream* Start(ProjectionNode& node, StreamRegistry& registry, int metric,
+  static ProjectionStream* Start(ProjectionNode& node, int metric,
                                  grpc::CallbackServerContext* context);
-  ProjectionStream(ProjectionNode& node, StreamRegistry& registry, int metric,
-                   grpc::CallbackServerContext* context);
+  ProjectionStream(ProjectionNode& node, int metric, grpc::CallbackServerContext* context);
 
   void OnReadDone(bool ok) override;
   void OnWriteDone(bool ok) override;
   void OnCancel() override;
   void OnDone() override;
 
-  // No further reads; ends with UNAVAILABLE once what is in flight is answered.
-  void Drain();
+  // OpenCall. After StopBegan it reads no more, and ends with UNAVAILABLE once what is in flight is
+  // answered.
+  void Expire() override;
+  void StopBegan() override;
+  std::optional<OpenFacts> CutOff() override;
+  OpenFacts Facts() const override;
 
  private:
   class StreamCall;
   struct Reply {
     grpc::ByteBuffer bytes;
-    int64_t reserved = 0;              // of the byte bound, until it is written
-    std::shared_ptr<StreamCall> call;  // reported when the reply is on its way
+    int64_t reserved = 0;  // of the byte bound, until it is written
+    std::shared_ptr<StreamCall> call;
   };
   enum class Action { kNone, kRead, kWrite, kFinish };
 
+  std::shared_ptr<ProjectionStream> Self() {
+    return std::static_pointer_cast<ProjectionStream>(shared_from_this());
+  }
   // Takes one message off the stream; a status ends the stream.
   absl::Status Accept();
-  void Submit(std::shared_ptr<StreamCall> call, absl::Status status);
-  void Answer(std::shared_ptr<StreamCall> call, const grpc::ByteBuffer& bytes);
-  // Ends the stream with `status` as soon as no write is under way; calls in flight are cancelled.
-  void Abort(absl::Status status);
+  // Lists a call under its id; not OK: it is not listed.
+  absl::Status List(const std::shared_ptr<StreamCall>& call);
+  // A call's one answer; it is dropped where the stream is over. Throws nothing.
+  void Answer(std::shared_ptr<StreamCall> call, grpc::ByteBuffer bytes);
+  void CallerLeft();
+  // Ends the stream with `status` as soon as no write is under way, and its calls in flight as `by`
+  // says. False when it was over already. Throws nothing.
+  bool Abort(const absl::Status& status, LeaveBy by);
   // Starts what can be started, one thread at a time: gRPC's operations are made in a fixed order
   // and never under the lock.
   void Pump();
+  void Do(Action action, const absl::Status& last);
   Action NextAction() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   bool HasRoom() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
 
   ProjectionNode& node_;
-  StreamRegistry& registry_;
-  const int metric_;
-  grpc::CallbackServerContext* const context_;
-  const absl::Time started_;
-  Peer peer_;
+  const Peer peer_;
   CallContext call_context_;
-  std::shared_ptr<ProjectionStream> self_;  // gRPC's share, until OnDone
 
   grpc::ByteBuffer read_buffer_;  // gRPC's while a read is under way
   Reply writing_reply_;           // gRPC's while a write is under way
@@ -85,22 +89,6 @@ class ProjectionStream final : public grpc::ServerBidiReactor<grpc::ByteBuffer, 
   bool pumping_ ABSL_GUARDED_BY(mu_) = false;
   std::optional<absl::Status> aborted_ ABSL_GUARDED_BY(mu_);
   absl::Status final_status_ ABSL_GUARDED_BY(mu_);
-};
-
-// The node's live streams, so that a drain can end idle ones. Thread-safe.
-class StreamRegistry {
- public:
-  ~StreamRegistry();  // after the server's shutdown: no stream is left
-
-  void Add(const std::shared_ptr<ProjectionStream>& stream);
-  void Remove(const ProjectionStream* stream);
-  void Drain();  // every stream, and those that still come
-
- private:
-  absl::Mutex mu_;
-  bool draining_ ABSL_GUARDED_BY(mu_) = false;
-  absl::flat_hash_map<const ProjectionStream*, std::weak_ptr<ProjectionStream>> streams_
-      ABSL_GUARDED_BY(mu_);
 };
 
 }  // namespace fulcrum::service

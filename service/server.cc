@@ -26,6 +26,9 @@
 #include "scheduler/shard_store.h"
 #include "service/authorization.h"
 #include "service/backend_options.h"
+#include "service/call_book.h"
+#include "service/device_watch.h"
+#include "service/drain.h"
 #include "service/grpc_metrics.h"
 #include "service/health.h"
 #include "service/initial_load.h"
@@ -36,6 +39,7 @@
 #include "service/metrics_endpoint.h"
 #include "service/node_events.h"
 #include "service/projection_service.h"
+#include "service/rpc_interceptor.h"
 #include "service/shard_loader.h"
 #include "service/shard_service.h"
 #include "service/tls.h"
@@ -122,6 +126,8 @@ class Server::Impl final {
   Auditor auditor_;
   Shadow shadow_;
   Scheduler scheduler_;
+  DeviceWatch device_watch_;
+  CallBook book_;
   const Authorizer authorizer_;
   ShardLoader loader_;
   InitialLoad loading_;
@@ -175,12 +181,16 @@ Server::Impl::Impl(const Config& config, ServerOptions options,
       shadow_(canaries_, &bundles_, {.seed = std::random_device{}()}),
       scheduler_(devices_, levers_, canaries_, {.auditor = &auditor_, .shadow = &shadow_}, clock_,
                  SchedulerOptionsOf(config_.limits)),
+      device_watch_(scheduler_, health_, clock_, log_, events_, config_.device_stall),
+      book_(clock_, events_),
       authorizer_(config_.tls),
       loader_(shards_, config_.weight_roots),
       loading_(config_, loader_, health_, log_, [this](const absl::Status& why) { Fail(why); }),
       node_{.shards = shards_,
             .scheduler = scheduler_,
             .metrics = metrics_,
+            .events = events_,
+            .book = book_,
             .health = health_,
             .authorizer = authorizer_,
             .log = log_,
@@ -188,17 +198,24 @@ Server::Impl::Impl(const Config& config, ServerOptions options,
             .id = id_,
             .log_calls = config_.log_calls},
       projection_service_(node_),
-      shard_service_(shards_, loader_, levers_, devices_, authorizer_,
-                     NodeFacts{.node = id_,
-                               .version = FULCRUM_VERSION,
-                               .started = started_,
-                               .default_policy = config_.default_policy,
-                               .limits = config_.limits,
-                               .draining = [this] { return health_.draining(); }}),
+      shard_service_(
+          shards_, loader_, levers_, devices_, authorizer_,
+          NodeFacts{.node = id_,
+                    .version = FULCRUM_VERSION,
+                    .started = started_,
+                    .default_policy = config_.default_policy,
+                    .limits = config_.limits,
+                    .draining = [this] { return health_.draining(); },
+                    .not_serving = [this] { return health_.WhyNot(); },
+                    .calls_in_flight = [this] { return book_.open(OpenKind::kProjection); }}),
       lever_service_(levers_, canaries_, authorizer_) {
   metrics_.SetLevers(*levers_.Snapshot());
   metrics_.SetCanarySource([this] { return canaries_.Last(); });
   metrics_.SetJournalSource([this] { return levers_.unwritten() ? 1 : 0; });
+  metrics_.SetBookSource([this] { return book_.open(OpenKind::kProjection); },
+                         [this](int method) { return book_.open(method); });
+  metrics_.SetDeviceSources([this] { return LastLaunches(scheduler_); },
+                            [this] { return ServingDevices(scheduler_, health_); });
   lever_changes_ = levers_.Subscribe([this](const LeverEvent& event) {
     metrics_.LeverChanged(event);
     metrics_.SetLevers(*levers_.Snapshot());
@@ -269,7 +286,7 @@ absl::Status Server::Impl::Listen() {
   builder.RegisterService(&projection_service_);
   builder.RegisterService(&shard_service_);
   builder.RegisterService(&lever_service_);
-  builder.experimental().SetInterceptorCreators(MakeMetricsInterceptors(metrics_));
+  builder.experimental().SetInterceptorCreators(MakeRpcInterceptors(metrics_, book_, events_));
   SetTransport(config_, builder);
   grpc_ = builder.BuildAndStart();
   if (grpc_ == nullptr) {
@@ -299,18 +316,16 @@ absl::Status Server::Impl::Listen() {
 
 void Server::Impl::Stop(absl::Duration patience) {
   const absl::Time hard_stop = absl::Now() + patience;
-  if (listening_) {
-    log_.Info("draining",
-              {{"patience_seconds", patience}, {"calls_in_flight", scheduler_.inflight_calls()}});
-  }
+  const Drain drain{.book = book_, .scheduler = scheduler_, .log = log_};
   loading_.RequestStop();
   health_.Drain();
+  if (listening_) drain.Begin(patience);
   lever_service_.Shutdown();
-  projection_service_.DrainStreams();
-  scheduler_.Drain(patience);
+  drain.EndCalls(hard_stop, [this] { shard_service_.RequestStop(); });
   if (grpc_ != nullptr) {
     node_.parting.Hold();
     node_.parting.AwaitQuiet(hard_stop);
+    drain.EndStreams();
     std::thread goodbye([this, patience] { node_.parting.ReleaseSoon(patience / 4); });
     // Replies are on their way; what is still open a moment later is cut.
     const absl::Duration rest = std::max(hard_stop - absl::Now(), absl::Milliseconds(500));
@@ -321,7 +336,7 @@ void Server::Impl::Stop(absl::Duration patience) {
   }
   loading_.Join();
   lever_changes_.reset();
-  if (listening_) log_.Info("stopped");
+  if (listening_) log_.Info("stopped", {{"calls_in_flight", book_.open(OpenKind::kProjection)}});
 }
 
 void Server::Impl::Fail(const absl::Status& why) {

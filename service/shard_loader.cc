@@ -22,6 +22,7 @@
 #include "kernels/weights/synthetic.h"
 #include "kernels/weights/tensor_catalog.h"
 #include "service/shard_name.h"
+#include "service/stoppable_source.h"
 
 namespace fulcrum::service {
 namespace {
@@ -99,31 +100,6 @@ absl::StatusOr<Source> Cut(Source source, const WeightFileRef& file) {
                                    .column = file.col_begin,
                                    .columns = length(file.col_begin, file.col_end)});
 }
-
-// Ends a load between two reads when the node stops. Let go of the flag once loaded: the weight,
-// and the audits that read it, outlive whoever holds the flag.
-class StoppableSource final : public WeightSource {
- public:
-  StoppableSource(Source inner, const std::atomic<bool>* stop)
-      : inner_(std::move(inner)), stop_(stop) {}
-
-  const WeightSpec& spec() const override { return inner_->spec(); }
-  std::span<const float> scales() const override { return inner_->scales(); }
-  std::string origin() const override { return inner_->origin(); }
-  void ReleasePages() const override { inner_->ReleasePages(); }
-  absl::Status ReadRows(int64_t row, int64_t count, std::span<std::byte> out) const override {
-    const std::atomic<bool>* stop = stop_.load(std::memory_order_acquire);
-    if (stop != nullptr && stop->load(std::memory_order_relaxed)) {
-      return absl::CancelledError("the node is stopping");
-    }
-    return inner_->ReadRows(row, count, out);
-  }
-  void LetGo() { stop_.store(nullptr, std::memory_order_release); }
-
- private:
-  const Source inner_;
-  std::atomic<const std::atomic<bool>*> stop_;
-};
 
 // One shard to be loaded, opened already unless `status` says why not.
 struct Item {

@@ -12,8 +12,10 @@
 #include "kernels/ladder/ladder.h"
 #include "scheduler/ladder_query.h"
 #include "service/grpc_status.h"
+#include "service/headers_first.h"
 #include "service/proto_names.h"
 #include "service/shard_name.h"
+#include "service/stoppable_source.h"
 
 namespace fulcrum::service {
 namespace {
@@ -137,7 +139,14 @@ ShardServiceImpl::ShardServiceImpl(ShardStore& store, const ShardLoader& loader,
       backends_(std::move(backends)),
       authorizer_(authorizer),
       facts_(std::move(facts)),
-      workers_(kWorkers, kMaxWaitingWork) {}
+      workers_(kWorkers, kMaxWaitingWork) {
+  MarkMethodStreamed(0, HeadersFirst(this, &ShardServiceImpl::ListShards));
+  MarkMethodStreamed(1, HeadersFirst(this, &ShardServiceImpl::LoadShard));
+  MarkMethodStreamed(2, HeadersFirst(this, &ShardServiceImpl::ReplaceShard));
+  MarkMethodStreamed(3, HeadersFirst(this, &ShardServiceImpl::UnloadShard));
+  MarkMethodStreamed(4, HeadersFirst(this, &ShardServiceImpl::ExplainLadder));
+  MarkMethodStreamed(5, HeadersFirst(this, &ShardServiceImpl::GetNodeInfo));
+}
 
 grpc::ServerUnaryReactor* ShardServiceImpl::ListShards(grpc::CallbackServerContext* context,
                                                        const v1::ListShardsRequest* request,
@@ -175,8 +184,11 @@ grpc::ServerUnaryReactor* ShardServiceImpl::ReplaceShard(grpc::CallbackServerCon
 grpc::ServerUnaryReactor* ShardServiceImpl::StartWork(grpc::CallbackServerContext* context,
                                                       std::function<absl::Status()> work) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  const bool taken =
-      workers_.Run([reactor, work = std::move(work)] { reactor->Finish(ToGrpc(work())); });
+  const bool taken = workers_.Run([reactor, work = std::move(work)] {
+    absl::Status status;
+    const absl::Status thrown = Caught([&] { status = work(); });
+    reactor->Finish(ToGrpc(thrown.ok() ? status : thrown));
+  });
   if (!taken) {
     reactor->Finish(ToGrpc(
         WithRetry(absl::ResourceExhaustedError(absl::StrFormat(
@@ -211,14 +223,16 @@ absl::Status ShardServiceImpl::DoLoad(const v1::LoadShardRequest& request,
                     .col_begin = file.col_begin(),
                     .col_end = file.col_end()});
   if (!source.ok()) return AboutFile(source.status(), file.path());
+  const auto stoppable = std::make_shared<StoppableSource>(*std::move(source), &stop_);
   const LoadRequest load{.name = request.name(),
                          .family = family,
-                         .source = *std::move(source),
+                         .source = stoppable,
                          .allow_nan = request.allow_nan(),
                          .device = request.device(),
                          .expect_hash = request.expect_hash()};
   const absl::StatusOr<std::shared_ptr<const Shard>> shard =
       kind == LoadKind::kLoad ? store_.Load(load) : store_.Replace(load);
+  stoppable->LetGo();
   if (!shard.ok()) return AboutShard(shard.status(), request.name());
   Fill(**shard, response);
   return absl::OkStatus();
@@ -332,6 +346,8 @@ void ShardServiceImpl::Describe(v1::NodeInfo* response) const {
   response->set_default_policy(ToProto(facts_.default_policy));
   response->set_uptime_seconds(absl::ToDoubleSeconds(absl::Now() - facts_.started));
   response->set_draining(facts_.draining && facts_.draining());
+  if (facts_.not_serving) response->set_not_serving(facts_.not_serving());
+  if (facts_.calls_in_flight) response->set_calls_in_flight(facts_.calls_in_flight());
   const std::vector<ShardInfo> shards = store_.List();
   for (const Backend* backend : backends_) {
     v1::Device* device = response->add_devices();

@@ -4,6 +4,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <string>
 #include <vector>
@@ -28,7 +29,10 @@ struct NodeFacts {
   absl::Time started;
   Policy default_policy = Policy::kBatchInvariant;
   LimitsConfig limits;
-  std::function<bool()> draining;  // thread-safe; null = never
+  // Thread-safe; null: never, nothing, none.
+  std::function<bool()> draining = {};
+  std::function<std::string()> not_serving = {};
+  std::function<int64_t()> calls_in_flight = {};
 };
 
 inline constexpr int kMaxShardsPerCall = 16;  // as ProjectRequest.shards documents
@@ -39,6 +43,9 @@ class ShardServiceImpl final : public v1::ShardService::CallbackService {
   // comes after the server's shutdown.
   ShardServiceImpl(ShardStore& store, const ShardLoader& loader, const LeverStore& levers,
                    std::vector<Backend*> backends, const Authorizer& authorizer, NodeFacts facts);
+
+  // Loads that run end between two pieces of their weight, with CANCELLED.
+  void RequestStop() { stop_.store(true); }
 
   grpc::ServerUnaryReactor* ListShards(grpc::CallbackServerContext* context,
                                        const v1::ListShardsRequest* request,
@@ -79,6 +86,7 @@ class ShardServiceImpl final : public v1::ShardService::CallbackService {
   const std::vector<Backend*> backends_;
   const Authorizer& authorizer_;
   const NodeFacts facts_;
+  std::atomic<bool> stop_{false};
   WorkerPool workers_;  // last: its threads use the members above
 };
 

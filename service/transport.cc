@@ -19,6 +19,10 @@ void SetTransport(const Config& config, grpc::ServerBuilder& builder) {
       static_cast<int>(std::min(2 * limits.max_message_bytes, kTransportMost)));
   builder.SetMaxSendMessageSize(-1);  // admission bounds replies
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, limits.max_concurrent_streams);
+  // Deadlines are the node's to keep (call_book.h). gRPC's own timer would cancel a call while the
+  // node answers it, and an answer to a call that was cancelled so goes out as a second HEADERS
+  // frame behind the end of its stream.
+  builder.AddChannelArgument(GRPC_ARG_ENABLE_DEADLINE_CHECKS, 0);
   // Two nodes must not share a port unseen.
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   // Clients and proxies that ping an idle connection every few seconds are welcome; dead peers are

@@ -4,6 +4,8 @@
 
 #include <utility>
 
+#include "scheduler/exceptions.h"
+
 namespace fulcrum::service {
 
 WorkerPool::WorkerPool(int threads, size_t max_waiting) : max_waiting_(max_waiting) {
@@ -37,7 +39,7 @@ void WorkerPool::Loop() {
       work = std::move(waiting_.front());
       waiting_.pop_front();
     }
-    work();
+    (void)Caught(work);  // whose outcome is its own to tell: nothing it throws ends the thread
   }
 }
 

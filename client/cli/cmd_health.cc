@@ -1,4 +1,5 @@
-// fulcrum health: grpc.health.v1 Check of the node or one shard. Exit 1 unless SERVING.
+// fulcrum health: grpc.health.v1 Check of the node or one shard, and why not, in the node's words.
+// Exit 1 unless SERVING.
 // SPDX-License-Identifier: Apache-2.0
 #include "client/cli/commands.h"
 #include "client/cli/json.h"
@@ -18,12 +19,19 @@ class Health final : public Command {
     if (!client.ok()) return context.InputError(client.status());
     const auto status = (*client)->CheckHealth(service_, context.Call());
     if (!status.ok()) return context.NodeError(status.status());
-    if (context.json()) {
-      Print(context.out(), {{"service", service_}, {"status", *status}});
-    } else {
-      context.out() << *status << "\n";
+    const bool serving = *status == "SERVING";
+    // The health service has no word for why; a node that cannot be asked leaves it at that.
+    std::string why;
+    if (!serving) {
+      const auto info = (*client)->GetNodeInfo(context.Call());
+      if (info.ok()) why = info->not_serving();
     }
-    return *status == "SERVING" ? kOk : kFailed;
+    if (context.json()) {
+      Print(context.out(), {{"service", service_}, {"status", *status}, {"why", why}});
+    } else {
+      context.out() << *status << (why.empty() ? "" : ": ") << why << "\n";
+    }
+    return serving ? kOk : kFailed;
   }
 
  private:

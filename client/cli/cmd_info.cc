@@ -27,7 +27,10 @@ class Info final : public Command {
     out << "node " << info->node() << ", version " << info->version() << ", up "
         << absl::FormatDuration(
                absl::Trunc(absl::Seconds(info->uptime_seconds()), absl::Seconds(1)))
-        << (info->draining() ? ", draining" : "") << "\ndefault policy "
+        << (info->draining() ? ", draining" : "") << ", " << info->calls_in_flight()
+        << " calls in flight\n"
+        << (info->not_serving().empty() ? "" : "not serving: ") << info->not_serving()
+        << (info->not_serving().empty() ? "" : "\n") << "default policy "
         << Word(info->default_policy()) << "\n";
     Table table(
         {"DEVICE", "HEALTHY", "RESIDENT", "BUDGET", "CAPABILITIES", "MMA MODEL", "DESCRIPTION"});

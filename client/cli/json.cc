@@ -176,6 +176,8 @@ Json ToJson(const v1::NodeInfo& info) {
           {"version", info.version()},
           {"uptime_seconds", info.uptime_seconds()},
           {"draining", info.draining()},
+          {"not_serving", info.not_serving()},
+          {"calls_in_flight", info.calls_in_flight()},
           {"default_policy", Word(info.default_policy())},
           {"devices", std::move(devices)},
           {"limits",

@@ -61,6 +61,9 @@ TEST(Metrics, NamesTypesAndLabelsAreTheContract) {
   Metrics metrics(OneDevice());
   ObserveEveryHistogram(metrics);
   metrics.SetCanarySource([] { return OneComparison(); });
+  metrics.SetBookSource([] { return 0; }, [](int) { return 0; });
+  const auto one_device = [] { return std::vector<AskedGauges::Sample>{{{{"device", "d"}}, 1}}; };
+  metrics.SetDeviceSources(one_device, one_device);
   std::map<std::string, std::string> got;
   for (const auto& collectable : metrics.collectables()) {
     for (const auto& family : collectable->Collect()) {
@@ -87,7 +90,10 @@ TEST(Metrics, NamesTypesAndLabelsAreTheContract) {
       {"fulcrum_canary_state", "gauge state"},
       {"fulcrum_declined_total", "counter asked ran reason"},
       {"fulcrum_device_faults_total", "counter device"},
+      {"fulcrum_device_last_launch_timestamp_seconds", "gauge device"},
+      {"fulcrum_device_serving", "gauge device"},
       {"fulcrum_dropped_observations_total", "counter"},
+      {"fulcrum_exceptions_total", "counter where"},
       {"fulcrum_incidents_total", "counter what"},
       {"fulcrum_inflight_calls", "gauge"},
       {"fulcrum_launches_total", "counter close_reason phase tier"},
@@ -96,6 +102,7 @@ TEST(Metrics, NamesTypesAndLabelsAreTheContract) {
       {"fulcrum_lever_journal_behind", "gauge"},
       {"fulcrum_lever_open", "gauge family lever"},
       {"fulcrum_lever_value", "gauge lever"},
+      {"fulcrum_open_rpcs", "gauge grpc_method grpc_service grpc_type"},
       {"fulcrum_queue_bytes", "gauge"},
       {"fulcrum_queue_rows", "gauge"},
       {"fulcrum_rejections_total", "counter reason"},
@@ -161,10 +168,8 @@ TEST(Metrics, EventsAddToTheirSeries) {
                     .copy_in = 0,
                     .kernel = 3e-3,
                     .copy_out = 0});
-  metrics.CallStarted();
-  metrics.CallStarted();
+  metrics.SetBookSource([] { return 1; }, [](int method) { return method; });
   metrics.CallAnswered(CallMethod::kProject, absl::StatusCode::kOk);
-  metrics.CallOver();
   metrics.OnQueue(17, 4096);
   metrics.OnReject(RejectReason::kExpired);
   metrics.OnAudit(AnArm(), AuditResult::kMatch);
