@@ -178,7 +178,8 @@ void Metrics::OnDeviceFault(std::string_view device, const absl::Status&) {
 }
 
 std::vector<std::shared_ptr<prometheus::Collectable>> Metrics::collectables() const {
-  return {registry_, stage_seconds_, batch_rows_, grpc_seconds_, canary_series_, journal_behind_};
+  return {registry_,      stage_seconds_,  batch_rows_, grpc_seconds_,
+          canary_series_, journal_behind_, clients_};
 }
 
 std::string Metrics::Text() const {

@@ -64,6 +64,7 @@ absl::Status ProjectionCall::Prepare(const grpc::ServerContextBase& context, con
   id = ChooseCallId(request_.call_id, call_context_.id, node_.id,
                     node_.next_serial.fetch_add(1, std::memory_order_relaxed));
   client = peer.identity;
+  connection = peer.connection;
   deadline = DeadlineOf(context);
   if (auto status = node_.health.CheckNode(); !status.ok()) {
     node_.metrics.OnReject(RejectReason::kDraining);

@@ -69,7 +69,7 @@ class UnaryCall final : public ProjectionCall, public grpc::ServerUnaryReactor {
     if (!bytes.Valid()) return WithoutMessage(*context_);
     absl::Status status = ReadCallContext(*context_, &call_context());
     if (status.ok()) status = Parse(bytes);
-    const Peer peer = PeerOf(*context_);
+    const Peer peer = node_.authorizer.PeerOf(*context_);
     if (status.ok()) status = Prepare(*context_, peer);
     EchoCallContext(id, call_context(), context_);
     return status;

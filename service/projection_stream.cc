@@ -60,7 +60,7 @@ ProjectionStream::ProjectionStream(ProjectionNode& node, StreamRegistry& registr
       metric_(metric),
       context_(context),
       started_(absl::Now()),
-      peer_(PeerOf(*context)) {}
+      peer_(node.authorizer.PeerOf(*context)) {}
 
 ProjectionStream* ProjectionStream::Start(ProjectionNode& node, StreamRegistry& registry,
                                           int metric, grpc::CallbackServerContext* context) {

@@ -176,7 +176,8 @@ Server::Impl::Impl(const Config& config, ServerOptions options,
       shadow_(canaries_, &bundles_, {.seed = std::random_device{}()}),
       scheduler_(devices_, levers_, canaries_, {.auditor = &auditor_, .shadow = &shadow_}, clock_,
                  SchedulerOptionsOf(config_.limits)),
-      authorizer_(config_.tls),
+      authorizer_(config_.tls, config_.identity,
+                  [this](HeaderUse use, const Peer& peer) { events_.OnIdentityHeader(use, peer); }),
       loader_(shards_, config_.weight_roots),
       loading_(config_, loader_, health_, log_, [this](const absl::Status& why) { Fail(why); }),
       node_{.shards = shards_,
@@ -199,6 +200,8 @@ Server::Impl::Impl(const Config& config, ServerOptions options,
       lever_service_(levers_, canaries_, authorizer_) {
   metrics_.SetLevers(*levers_.Snapshot());
   metrics_.SetCanarySource([this] { return canaries_.Last(); });
+  metrics_.SetClientsSource(
+      [this] { return static_cast<double>(canaries_.Clients().units.size()); });
   metrics_.SetJournalSource([this] { return levers_.unwritten() ? 1 : 0; });
   lever_changes_ = levers_.Subscribe([this](const LeverEvent& event) {
     metrics_.LeverChanged(event);
@@ -332,6 +335,7 @@ void Server::Impl::Fail(const absl::Status& why) {
 }
 
 void Server::Impl::OnShardChange(const ShardInfo& info) {
+  if (info.state == ShardState::kServing) canaries_.ShardServes(VersionOf(info));
   health_.OnShard(info);
   log_.Info("shard", {{"name", info.name},
                       {"state", Name(info.state)},
