@@ -107,7 +107,8 @@ absl::Status CheckEven(const CanaryTraffic& traffic, const CanarySpec& spec) {
   return absl::FailedPreconditionError(absl::StrFormat(
       "of the %d rows of the last minute one %s (%s) sent %.3g%%, more than %g times the share of "
       "%.3g%%: it would be on the canary's side as a whole or not at all. Ask for a share of at "
-      "least %.3g%%, or %s, or say that the share may be uneven (allow_uneven)",
+      "least %.3g%%, or %s, or say that the share may be uneven "
+      "(--allow-uneven, over the wire allow_uneven)",
       traffic.rows, Name(spec.unit), traffic.largest_unit, traffic.largest * 100, kMostUneven,
       spec.share * 100, std::ceil(traffic.largest * 100 / kMostUneven * 10) / 10,
       Remedy(spec.unit)));
@@ -120,9 +121,9 @@ std::string Outgrown(const CanaryTraffic& traffic, const CanarySpec& spec) {
   }
   return absl::StrFormat(
       "its side brought %.3g%% of the %d rows of the last minute, more than %g times its share of "
-      "%.3g%% (%d of %d %ss; the largest, %s, brought %.3g%%)",
+      "%.3g%% (%d of %d %ss; the largest alone %.3g%%)",
       traffic.expected * 100, traffic.rows, kMostUneven, spec.share * 100, traffic.canary_units,
-      traffic.units, Name(spec.unit), traffic.largest_unit, traffic.largest * 100);
+      traffic.units, Name(spec.unit), traffic.largest * 100);
 }
 
 }  // namespace fulcrum

@@ -57,9 +57,9 @@ struct Waiting {
 };
 
 // One client's calls in a lane. `served` counts the rows it was given on a clock that all clients
-// share: who comes back after a pause starts from the lane's present, not from old credit. Its
-// connections share a clock of its own in the same way ("start-time fair queueing", Goyal, Vin and
-// Cheng 1996): calls of one connection keep their order.
+// share: a client that comes back after a pause starts from the lane's present, not from old
+// credit. Its connections share a clock of its own in the same way ("start-time fair queueing",
+// Goyal, Vin and Cheng 1996): calls of one connection keep their order.
 struct LaneClient {
   struct EarlierTurn {
     bool operator()(const Waiting& a, const Waiting& b) const {

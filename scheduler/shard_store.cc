@@ -48,7 +48,7 @@ class ShardStore::Memory {
 
 namespace {
 
-// Whoever asks what came after a moment (canary_split.h) knows no store.
+// Of the process: what asks which versions came after a moment (canary_split.h) knows no store.
 std::atomic<uint64_t> latest_generation{0};
 
 absl::Status NotFound(std::string_view name) {

@@ -1,12 +1,10 @@
-// Peers from the connection's authentication context, and the two lists that bound them.
+// The two lists that bound what peers may do.
 // SPDX-License-Identifier: Apache-2.0
 #include "service/authorization.h"
 
 #include <algorithm>
 
 #include "absl/strings/str_format.h"
-#include "grpc/grpc_security_constants.h"
-#include "grpcpp/security/auth_context.h"
 
 namespace fulcrum::service {
 namespace {
@@ -17,40 +15,7 @@ bool Lists(const std::vector<std::string>& allowed, const std::vector<std::strin
   });
 }
 
-// "ipv4:10.0.0.1:4242" -> "10.0.0.1", "ipv6:%5B::1%5D:4242" -> "::1", "unix:..." -> "unix": one
-// client keeps one identity over its connections.
-std::string WithoutPort(const std::string& address) {
-  if (address.starts_with("unix")) return "unix";
-  const bool v4 = address.starts_with("ipv4:");
-  if (!v4 && !address.starts_with("ipv6:")) return address;
-  std::string host = address.substr(5);
-  host.resize(std::min(host.size(), host.rfind(':')));
-  if (v4) return host;
-  for (const char* bracket : {"%5B", "%5D", "[", "]"}) {
-    if (const size_t at = host.find(bracket); at != std::string::npos) {
-      host.erase(at, std::string(bracket).size());
-    }
-  }
-  return host;
-}
-
 }  // namespace
-
-Peer PeerOf(const grpc::ServerContextBase& context) {
-  Peer peer;
-  peer.address = context.peer();
-  const auto auth = context.auth_context();
-  if (auth != nullptr && auth->IsPeerAuthenticated()) {
-    for (const char* property : {GRPC_X509_SAN_PROPERTY_NAME, GRPC_X509_CN_PROPERTY_NAME}) {
-      for (const grpc::string_ref& value : auth->FindPropertyValues(property)) {
-        std::string name(value.data(), value.size());
-        if (!name.empty()) peer.names.push_back(std::move(name));
-      }
-    }
-  }
-  peer.identity = peer.verified() ? peer.names.front() : WithoutPort(peer.address);
-  return peer;
-}
 
 absl::Status Authorizer::CheckCaller(const Peer& peer) const {
   if (!tls_.mutual()) return absl::OkStatus();
@@ -63,8 +28,8 @@ absl::Status Authorizer::CheckCaller(const Peer& peer) const {
   if (tls_.allowed_clients.empty() || Lists(tls_.allowed_clients, peer.names)) {
     return absl::OkStatus();
   }
-  return absl::PermissionDeniedError(
-      absl::StrFormat("'%s' is not in tls.allowed_clients of this node", peer.identity));
+  return absl::PermissionDeniedError(absl::StrFormat(
+      "'%s' is not in tls.allowed_clients of this node", PrintableIdentity(peer.names.front())));
 }
 
 absl::Status Authorizer::CheckAdmin(const Peer& peer) const {
@@ -75,7 +40,7 @@ absl::Status Authorizer::CheckAdmin(const Peer& peer) const {
   return absl::PermissionDeniedError(
       absl::StrFormat("'%s' is not in tls.admin_clients of this node, which may change levers and "
                       "shards",
-                      peer.identity));
+                      PrintableIdentity(peer.names.front())));
 }
 
 }  // namespace fulcrum::service

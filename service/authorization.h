@@ -1,31 +1,26 @@
-// Who a caller is and what it may do. Identity comes from the connection alone (a verified client
-// certificate, or the address), never from metadata that a caller can write.
+// What a caller may do. Rights go by the names of its verified certificate alone, never by what a
+// header says, a trusted peer's included (identity.h).
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <string>
-#include <vector>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "grpcpp/server_context.h"
 #include "service/config.h"
+#include "service/identity.h"
 
 namespace fulcrum::service {
-
-struct Peer {
-  std::string identity;  // first SAN, else CN, of a verified certificate; otherwise the address
-                         // without port: the fairness key, and the actor of lever events
-  std::vector<std::string> names;  // all SANs and the CN; empty without a verified certificate
-  std::string address;             // "ipv4:127.0.0.1:4242", "unix:"
-
-  bool verified() const { return !names.empty(); }
-};
-Peer PeerOf(const grpc::ServerContextBase& context);
 
 // Immutable after construction, thread-safe.
 class Authorizer {
  public:
-  explicit Authorizer(const TlsFiles& tls) : tls_(tls) {}
+  // `told` as Identifier has it.
+  explicit Authorizer(const TlsFiles& tls, const IdentityConfig& identity = {},
+                      Identifier::Told told = nullptr)
+      : tls_(tls), identifier_(identity, std::move(told)) {}
+
+  Peer PeerOf(grpc::ServerContextBase& context) const { return identifier_.PeerOf(context); }
 
   // UNAUTHENTICATED without a certificate where one is required, PERMISSION_DENIED when it is not
   // on the list. Without client_ca everyone who can connect may call.
@@ -35,6 +30,7 @@ class Authorizer {
 
  private:
   const TlsFiles tls_;
+  const Identifier identifier_;
 };
 
 }  // namespace fulcrum::service

@@ -52,6 +52,20 @@ void Fill(const CanarySide& side, int64_t comparable, v1::CanarySide* out) {
   out->set_shadow_passed(side.shadow_passed);
   out->set_shadow_failed(side.shadow_failed);
   out->set_shadow_dropped(side.shadow_dropped);
+  out->set_clients(side.clients);
+}
+
+void Fill(const CanaryRestart& restart, v1::CanaryRestart* out) {
+  SetTime(restart.time, out->mutable_time());
+  out->set_shard(restart.after.shard);
+  out->set_from_version(restart.before.version);
+  out->set_to_version(restart.after.version);
+  out->set_from_hash(restart.before.hash);
+  out->set_to_hash(restart.after.hash);
+  out->set_lever_epoch(restart.lever_epoch);
+  out->set_control_batches(restart.control_batches);
+  out->set_canary_batches(restart.canary_batches);
+  out->set_shadow_passed(restart.shadow_passed);
 }
 
 std::string ArmName(const Arm* arm) { return arm == nullptr ? "" : std::string(arm->name); }
@@ -104,6 +118,7 @@ absl::StatusOr<CanarySpec> SpecOf(const v1::StartCanaryRequest& request, std::st
     spec.changes.push_back({a.name(), a.value()});
   }
   spec.share = request.share();
+  spec.allow_uneven = request.allow_uneven();
   if (request.unit() != v1::CANARY_UNIT_UNSPECIFIED) {
     const auto unit = FromProto(request.unit());
     if (!unit) return InvalidField("unit", absl::StrCat(request.unit(), " is not a unit"));
@@ -134,6 +149,7 @@ absl::StatusOr<CanarySpec> SpecOf(const v1::StartCanaryRequest& request, std::st
     return s;
   }
   if (guards.min_samples() != 0) spec.guards.min_samples = guards.min_samples();
+  if (guards.min_clients() != 0) spec.guards.min_clients = guards.min_clients();
   if (auto s = SetRatio("guards.kernel_p50", guards.kernel_p50(), &spec.guards.kernel_p50);
       !s.ok()) {
     return s;
@@ -166,6 +182,7 @@ v1::Canary MessageOf(const CanaryReport& report) {
   out.set_on_success(ToProto(spec.on_success));
   v1::CanaryGuards* const guards = out.mutable_guards();
   guards->set_min_samples(spec.guards.min_samples);
+  guards->set_min_clients(spec.guards.min_clients);
   guards->set_kernel_p50(RatioMessage(spec.guards.kernel_p50));
   guards->set_kernel_p99(RatioMessage(spec.guards.kernel_p99));
   guards->set_max_shadow_failures(spec.guards.max_shadow_failures);
@@ -185,6 +202,24 @@ v1::Canary MessageOf(const CanaryReport& report) {
   Fill(report.control_side, report.comparable_control, out.mutable_control_side());
   Fill(report.canary_side, report.comparable_canary, out.mutable_canary_side());
   for (const CanaryComparison::Row& row : report.rows) Fill(row, out.add_comparisons());
+  out.set_allow_uneven(spec.allow_uneven);
+  *out.mutable_traffic() = MessageOf(report.traffic);
+  SetTime(report.evidence_since, out.mutable_evidence_since());
+  for (const CanaryRestart& restart : report.restarts) Fill(restart, out.add_restarts());
+  out.set_restart_count(report.restart_count);
+  return out;
+}
+
+v1::UnitTraffic MessageOf(const CanaryTraffic& traffic) {
+  v1::UnitTraffic out;
+  out.set_rows(traffic.rows);
+  out.set_clients(traffic.clients);
+  out.set_units(traffic.units);
+  out.set_more(traffic.more);
+  out.set_expected_share(traffic.expected);
+  out.set_canary_units(traffic.canary_units);
+  out.set_largest_share(traffic.largest);
+  out.set_largest_unit(traffic.largest_unit);
   return out;
 }
 

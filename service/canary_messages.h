@@ -20,6 +20,7 @@ absl::StatusOr<uint64_t> ParseCanaryName(const std::string& name);
 // store.
 absl::StatusOr<CanarySpec> SpecOf(const v1::StartCanaryRequest& request, std::string actor);
 v1::Canary MessageOf(const CanaryReport& report);
+v1::UnitTraffic MessageOf(const CanaryTraffic& traffic);
 v1::LeverEvent MessageOf(const LeverEvent& event);
 
 }  // namespace fulcrum::service

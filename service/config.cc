@@ -195,6 +195,9 @@ class Converter {
     Take(in.metrics_listen(), &out->metrics_listen);
     out->allow_insecure_bind = in.allow_insecure_bind();
     TakeTls(in.tls(), &out->tls);
+    out->identity.header = in.identity().header();
+    const auto& trusted = in.identity().trusted_peers();
+    out->identity.trusted_peers.assign(trusted.begin(), trusted.end());
 
     Take(in.backend(), &out->backend);
     out->cpu_threads = in.cpu_threads();

@@ -32,6 +32,13 @@ struct TlsFiles {
   bool mutual() const { return !client_ca.empty(); }
 };
 
+// Which calls are whose (identity.h).
+struct IdentityConfig {
+  std::string header;                      // that names the client; empty = none counts
+  std::vector<std::string> trusted_peers;  // that may set it: addresses, networks, names of
+                                           // certificates, "unix:"
+};
+
 struct ExplicitShardConfig {
   std::string name;  // last part of the resource name
   std::string path, tensor;
@@ -77,6 +84,7 @@ struct Config {
   std::string metrics_listen = "127.0.0.1:9464";  // "off" = none
   bool allow_insecure_bind = false;
   TlsFiles tls;
+  IdentityConfig identity;
 
   std::string backend = "auto";  // auto, cpu, cuda
   int cpu_threads = 0;

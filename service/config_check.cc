@@ -20,6 +20,7 @@
 #include "service/config.h"
 #include "service/shard_name.h"
 #include "service/tls_material.h"
+#include "service/trusted_peer.h"
 #include "service/unix_socket.h"
 
 namespace fulcrum::service {
@@ -67,6 +68,7 @@ class Checker {
   absl::Status Run() {
     Addresses();
     Tls();
+    Identity();
     OneOf("backend", config_.backend, {"auto", "cpu", "cuda"});
     OneOf("profile", config_.profile, {"exact", "fast"});
     OneOf("log_level", config_.log_level, {"debug", "info", "warn", "error"});
@@ -218,6 +220,36 @@ class Checker {
       }
     }
     Seconds("tls.reload_seconds", tls.reload, absl::Seconds(1), absl::Hours(24));
+  }
+
+  void Identity() {
+    const IdentityConfig& identity = config_.identity;
+    if (!identity.header.empty()) {
+      if (absl::Status s = CheckIdentityHeader(identity.header); !s.ok()) {
+        Fail("identity.header", std::string(s.message()));
+      }
+      if (identity.trusted_peers.empty()) {
+        Fail("identity.header",
+             "needs trusted_peers: a header that any caller sets identifies no client");
+      }
+    } else if (!identity.trusted_peers.empty()) {
+      Fail("identity.trusted_peers", "needs header: the one in which they name clients");
+    }
+    for (size_t i = 0; i < identity.trusted_peers.size(); ++i) {
+      const std::string path = absl::StrFormat("identity.trusted_peers[%d]", i);
+      const absl::StatusOr<TrustedPeer> peer = ParseTrustedPeer(identity.trusted_peers[i]);
+      if (!peer.ok()) {
+        Fail(path, std::string(peer.status().message()));
+      } else if (std::holds_alternative<CertificateName>(*peer) != config_.tls.mutual()) {
+        Fail(path,
+             absl::StrFormat(
+                 config_.tls.mutual()
+                     ? "'%s': with tls.client_ca every peer has a certificate and goes by its "
+                       "names; name the proxy's"
+                     : "'%s' is no address, and a certificate's name needs tls.client_ca",
+                 identity.trusted_peers[i]));
+      }
+    }
   }
 
   void ExplicitShards(const std::string& model_path,

@@ -253,20 +253,31 @@ void LeverServiceImpl::Shutdown() { watchers_->Shutdown(); }
 grpc::ServerUnaryReactor* LeverServiceImpl::ListLevers(grpc::CallbackServerContext* context,
                                                        const v1::ListLeversRequest* /*request*/,
                                                        v1::ListLeversResponse* response) {
-  if (absl::Status s = authorizer_.CheckCaller(PeerOf(*context)); !s.ok()) {
-    return Finish(context, s);
-  }
+  const Peer peer = authorizer_.PeerOf(*context);
+  if (absl::Status s = authorizer_.CheckCaller(peer); !s.ok()) return Finish(context, s);
   const std::shared_ptr<const LeverSnapshot> snapshot = store_.Snapshot();
   response->set_epoch(snapshot->epoch);
   Fill(*snapshot, response->mutable_levers());
-  if (const auto canary = canaries_.Last()) *response->mutable_canary() = MessageOf(*canary);
+  if (auto canary = canaries_.Last()) {
+    if (canary->ended == absl::InfiniteFuture()) {
+      canary->traffic = canaries_.TrafficNow(canary->spec, canary->salt);
+    }
+    *response->mutable_canary() = MessageOf(*canary);
+  }
+  *response->mutable_traffic() = MessageOf(canaries_.TrafficNow({}, 0));
+  if (!authorizer_.CheckAdmin(peer).ok()) {
+    if (response->has_canary()) {
+      response->mutable_canary()->mutable_traffic()->clear_largest_unit();
+    }
+    response->mutable_traffic()->clear_largest_unit();
+  }
   return Finish(context, absl::OkStatus());
 }
 
 grpc::ServerUnaryReactor* LeverServiceImpl::ListLeverHistory(
     grpc::CallbackServerContext* context, const v1::ListLeverHistoryRequest* request,
     v1::ListLeverHistoryResponse* response) {
-  if (absl::Status s = authorizer_.CheckCaller(PeerOf(*context)); !s.ok()) {
+  if (absl::Status s = authorizer_.CheckCaller(authorizer_.PeerOf(*context)); !s.ok()) {
     return Finish(context, s);
   }
   const int limit = request->limit() == 0 ? kHistoryPreset : request->limit();
@@ -285,7 +296,7 @@ grpc::ServerUnaryReactor* LeverServiceImpl::ListLeverHistory(
 grpc::ServerUnaryReactor* LeverServiceImpl::SetLevers(grpc::CallbackServerContext* context,
                                                       const v1::SetLeversRequest* request,
                                                       v1::SetLeversResponse* response) {
-  const Peer peer = PeerOf(*context);
+  const Peer peer = authorizer_.PeerOf(*context);
   if (absl::Status s = authorizer_.CheckAdmin(peer); !s.ok()) return Finish(context, s);
   if (absl::Status s = CheckAssignments(request->assignments(), request->reason()); !s.ok())
     return Finish(context, s);
@@ -297,7 +308,7 @@ grpc::ServerUnaryReactor* LeverServiceImpl::SetLevers(grpc::CallbackServerContex
   const auto set = store_.Set(changes, {.based_on_epoch = request->based_on_epoch(),
                                         .validate_only = request->validate_only(),
                                         .source = LeverSource::kRpc,
-                                        .actor = peer.identity,
+                                        .actor = peer.Actor(),
                                         .reason = request->reason()});
   if (!set.ok()) return Finish(context, Explain(set.status(), changes));
   response->set_epoch((*set)->epoch);
@@ -307,7 +318,7 @@ grpc::ServerUnaryReactor* LeverServiceImpl::SetLevers(grpc::CallbackServerContex
 
 grpc::ServerWriteReactor<v1::LeverEvent>* LeverServiceImpl::WatchLevers(
     grpc::CallbackServerContext* context, const v1::WatchLeversRequest* request) {
-  if (absl::Status s = authorizer_.CheckCaller(PeerOf(*context)); !s.ok()) {
+  if (absl::Status s = authorizer_.CheckCaller(authorizer_.PeerOf(*context)); !s.ok()) {
     return new RefusedWatch(s);
   }
   const auto watch = watchers_->Start(request->since_epoch());

@@ -43,19 +43,19 @@ absl::Status LeverServiceImpl::Explain(absl::Status status,
       return WithPrecondition(std::move(status), "LEVER_LATCHED", change.lever);
     }
   }
-  return WithPrecondition(std::move(status), "CANARY_RUNNING",
-                          view.canary == nullptr ? "" : CanaryName(view.canary->id));
+  if (view.canary == nullptr) return WithPrecondition(std::move(status), "CANARY_UNEVEN", "share");
+  return WithPrecondition(std::move(status), "CANARY_RUNNING", CanaryName(view.canary->id));
 }
 
 grpc::ServerUnaryReactor* LeverServiceImpl::StartCanary(grpc::CallbackServerContext* context,
                                                         const v1::StartCanaryRequest* request,
                                                         v1::Canary* response) {
-  const Peer peer = PeerOf(*context);
+  const Peer peer = authorizer_.PeerOf(*context);
   if (absl::Status s = authorizer_.CheckAdmin(peer); !s.ok()) return Finish(context, s);
   if (absl::Status s = CheckAssignments(request->assignments(), request->reason()); !s.ok()) {
     return Finish(context, s);
   }
-  const absl::StatusOr<CanarySpec> spec = SpecOf(*request, peer.identity);
+  const absl::StatusOr<CanarySpec> spec = SpecOf(*request, peer.Actor());
   if (!spec.ok()) return Finish(context, spec.status());
   const absl::StatusOr<CanaryReport> started =
       canaries_.Start(*spec, request->based_on_epoch(), request->validate_only());
@@ -67,31 +67,31 @@ grpc::ServerUnaryReactor* LeverServiceImpl::StartCanary(grpc::CallbackServerCont
 grpc::ServerUnaryReactor* LeverServiceImpl::PromoteCanary(grpc::CallbackServerContext* context,
                                                           const v1::PromoteCanaryRequest* request,
                                                           v1::Canary* response) {
-  const Peer peer = PeerOf(*context);
+  const Peer peer = authorizer_.PeerOf(*context);
   if (absl::Status s = authorizer_.CheckAdmin(peer); !s.ok()) return Finish(context, s);
   if (absl::Status s = CheckReason(request->reason()); !s.ok()) return Finish(context, s);
   const absl::StatusOr<uint64_t> id = ParseCanaryName(request->name());
   if (!id.ok()) return Finish(context, id.status());
-  return Reply(context, canaries_.Promote(*id, peer.identity, request->reason()), request->name(),
+  return Reply(context, canaries_.Promote(*id, peer.Actor(), request->reason()), request->name(),
                response);
 }
 
 grpc::ServerUnaryReactor* LeverServiceImpl::AbortCanary(grpc::CallbackServerContext* context,
                                                         const v1::AbortCanaryRequest* request,
                                                         v1::Canary* response) {
-  const Peer peer = PeerOf(*context);
+  const Peer peer = authorizer_.PeerOf(*context);
   if (absl::Status s = authorizer_.CheckAdmin(peer); !s.ok()) return Finish(context, s);
   if (absl::Status s = CheckReason(request->reason()); !s.ok()) return Finish(context, s);
   const absl::StatusOr<uint64_t> id = ParseCanaryName(request->name());
   if (!id.ok()) return Finish(context, id.status());
-  return Reply(context, canaries_.Abort(*id, peer.identity, request->reason()), request->name(),
+  return Reply(context, canaries_.Abort(*id, peer.Actor(), request->reason()), request->name(),
                response);
 }
 
 grpc::ServerUnaryReactor* LeverServiceImpl::HeartbeatCanary(
     grpc::CallbackServerContext* context, const v1::HeartbeatCanaryRequest* request,
     v1::Canary* response) {
-  const Peer peer = PeerOf(*context);
+  const Peer peer = authorizer_.PeerOf(*context);
   if (absl::Status s = authorizer_.CheckAdmin(peer); !s.ok()) return Finish(context, s);
   const absl::StatusOr<uint64_t> id = ParseCanaryName(request->name());
   if (!id.ok()) return Finish(context, id.status());

@@ -216,8 +216,9 @@ void Metrics::SetBookSource(std::function<int64_t()> calls,
 void Metrics::MakeCollectables() {
   prometheus::Counter* const thrown = exceptions_[static_cast<size_t>(Thrower::kScrape)];
   const std::shared_ptr<prometheus::Collectable> all[] = {
-      registry_,       stage_seconds_,  batch_rows_, grpc_seconds_,       canary_series_,
-      journal_behind_, inflight_calls_, open_rpcs_,  device_last_launch_, device_serving_};
+      registry_,           stage_seconds_,  batch_rows_,     grpc_seconds_,
+      canary_series_,      journal_behind_, inflight_calls_, open_rpcs_,
+      device_last_launch_, device_serving_, clients_};
   for (const auto& one : all) collectables_.push_back(std::make_shared<Unthrowing>(one, thrown));
 }
 

@@ -31,6 +31,7 @@
 #include "scheduler/observer.h"
 #include "service/grpc_status.h"
 #include "service/histogram.h"
+#include "service/identity.h"
 #include "service/metrics_asked.h"
 #include "service/metrics_canary.h"
 
@@ -67,6 +68,8 @@ class Metrics : public Observer {
   // A projection call is about to be answered (so that who has the answer sees it counted). Streams
   // count each of their calls.
   void CallAnswered(CallMethod method, absl::StatusCode code);
+  // An RPC brought an identity header (identity.h).
+  void IdentityHeader(HeaderUse use) { identity_headers_[static_cast<size_t>(use)]->Increment(); }
   // Stages that only the service sees (admit, reply), of a call that ran.
   void CallStage(const Arm& arm, Phase phase, Stage stage, double seconds);
 
@@ -95,6 +98,10 @@ class Metrics : public Observer {
   void SetDeviceSources(AskedGauges::Source last_launch, AskedGauges::Source serving) {
     device_last_launch_->SetSource(std::move(last_launch));
     device_serving_->SetSource(std::move(serving));
+  }
+  // How many clients sent rows in the last minute. As above.
+  void SetClientsSource(std::function<double()> clients) {
+    clients_->SetSource(std::move(clients));
   }
   void SetShardBytes(std::string_view device, int64_t bytes);
   void SetCertificateExpiry(absl::Time expiry);
@@ -176,6 +183,10 @@ class Metrics : public Observer {
       "1 while the device takes launches and completes them; 0 while it was stopped, hangs, or a "
       "loop of it has ended.");
 
+  const std::shared_ptr<AskedGauge> clients_ = std::make_shared<AskedGauge>(
+      "fulcrum_clients",
+      "Clients whose calls ran in the last minute, as far as they are told apart.");
+
   std::vector<Ladder> ladders_;
   std::vector<Tier> tiers_;  // the arms by name, then "scrub" for audits of whole weights
   std::vector<GrpcSeries> grpc_;
@@ -183,6 +194,7 @@ class Metrics : public Observer {
   absl::flat_hash_map<std::pair<const Arm*, const Arm*>, prometheus::Counter*> declined_;
   std::array<std::array<prometheus::Counter*, kStatusCodes>, kAllCallMethods.size()> calls_{};
   std::array<prometheus::Counter*, kAllRejectReasons.size()> rejections_{};
+  std::array<prometheus::Counter*, kAllHeaderUses.size()> identity_headers_{};
   prometheus::Gauge *queue_rows_ = nullptr, *queue_bytes_ = nullptr;
   prometheus::Gauge *lever_epoch_ = nullptr, *certificate_expiry_ = nullptr;
   std::array<std::array<prometheus::Gauge*, kAllFamilies.size()>, kLeverCount> lever_open_{};

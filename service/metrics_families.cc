@@ -206,6 +206,15 @@ void Metrics::MakeCalls(const MetricsSetup& setup) {
   for (RejectReason reason : kAllRejectReasons) {
     rejections_[static_cast<size_t>(reason)] = &rejections.Add({{"reason", Label(reason)}});
   }
+  auto& headers = BuildCounter()
+                      .Name("fulcrum_identity_headers_total")
+                      .Help(
+                          "RPCs that brought the identity header: used, ignored because their peer "
+                          "may not set it, or because it is empty or there twice.")
+                      .Register(*registry_);
+  for (HeaderUse use : kAllHeaderUses) {
+    identity_headers_[static_cast<size_t>(use)] = &headers.Add({{"result", Label(use)}});
+  }
   auto& started = BuildCounter()
                       .Name("grpc_server_started_total")
                       .Help("RPCs started on the server.")

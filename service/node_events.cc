@@ -15,6 +15,7 @@ void NodeEvents::OnIncident(const Incident& incident) {
   metrics_.OnIncident(incident);
   log_.Error("incident: wrong bits", {{"found_by", incident.what},
                                       {"shard", incident.shard},
+                                      {"version", incident.shard_version},
                                       {"hash", incident.shard_hash},
                                       {"device", incident.device},
                                       {"arm", incident.arm},
@@ -47,9 +48,17 @@ void NodeEvents::OnShadow(const ShadowEvent& event) {
   if (event.result != ShadowResult::kFail && event.result != ShadowResult::kError) return;
   if (!MayWarn(absl::StrCat("shadow ", std::string(event.arm->name)))) return;
   log_.Warn("shadow check failed", {{"shard", event.shard->name},
+                                    {"version", event.shard->version},
                                     {"arm", event.arm->name},
                                     {"lever_epoch", event.lever_epoch},
                                     {"what", event.detail}});
+}
+
+void NodeEvents::OnIdentityHeader(HeaderUse use, const Peer& peer) {
+  metrics_.IdentityHeader(use);
+  if (use == HeaderUse::kUsed) return;
+  if (told_header_[static_cast<size_t>(use)].exchange(true, std::memory_order_relaxed)) return;
+  log_.Debug("identity header ignored", {{"why", Name(use)}, {"peer", peer.spoken_by}});
 }
 
 void NodeEvents::OnBundle(std::string_view path) {
@@ -64,6 +73,7 @@ void NodeEvents::CanaryChanged(const CanaryReport& report) {
             {"state", Name(report.state)},
             {"share", report.spec.share},
             {"unit", Name(report.spec.unit)},
+            {"evidence_since", absl::FormatTime(report.evidence_since, absl::UTCTimeZone())},
             {"evidence", report.evidence}});
 }
 

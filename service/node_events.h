@@ -3,6 +3,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
+#include <atomic>
 #include <functional>
 #include <map>
 #include <string>
@@ -17,6 +19,7 @@
 #include "scheduler/canary.h"
 #include "scheduler/observer.h"
 #include "service/health.h"
+#include "service/identity.h"
 #include "service/log.h"
 #include "service/metrics.h"
 
@@ -61,7 +64,9 @@ class NodeEvents final : public Observer {
   void OnException(Thrower thrower, const absl::Status& what) override;
   void OnLoopEnded(std::string_view device) override;
 
-  // A canary started, holds, or ended.
+  // An RPC brought an identity header. The first that is ignored, of each kind, is a debug line.
+  void OnIdentityHeader(HeaderUse use, const Peer& peer);
+  // A canary started, holds, begins to gather evidence again, or ended.
   void CanaryChanged(const CanaryReport& report);
   // The journal did not take the step. A start, a revert and an abort took effect all the same;
   // nothing else did.
@@ -76,6 +81,7 @@ class NodeEvents final : public Observer {
   NodeHealth& health_;
   const Logger& log_;
   const Options options_;
+  std::array<std::atomic<bool>, kAllHeaderUses.size()> told_header_{};
   absl::Mutex mu_;
   std::map<std::string, absl::Time, std::less<>> next_warning_ ABSL_GUARDED_BY(mu_);
 };

@@ -69,6 +69,7 @@ void ProjectionCall::ChooseId() {
 
 absl::Status ProjectionCall::Prepare(const Peer& peer) {
   client = peer.identity;
+  connection = peer.connection;
   if (deadline <= arrived) {
     absl::Status late = EarlyStatus(LeaveBy::kDeadline, Stage::kAdmit);
     CountNotRun(late);

@@ -117,7 +117,7 @@ class ProjectionStream::StreamCall final : public ProjectionCall {
 
 ProjectionStream::ProjectionStream(ProjectionNode& node, int method,
                                    grpc::CallbackServerContext* context)
-    : node_(node), peer_(PeerOf(*context)) {
+    : node_(node), peer_(node.authorizer.PeerOf(*context)) {
   kind = OpenKind::kStream;
   metric = method;
   began = absl::Now();

@@ -11,7 +11,9 @@
 namespace fulcrum::service {
 
 UnaryCall::UnaryCall(ProjectionNode& node, int method, grpc::CallbackServerContext* context)
-    : ProjectionCall(node, CallMethod::kProject), context_(context), peer_(PeerOf(*context)) {
+    : ProjectionCall(node, CallMethod::kProject),
+      context_(context),
+      peer_(node.authorizer.PeerOf(*context)) {
   metric = method;
   deadline = expires = DeadlineOf(*context);
   peer_address_ = peer_.address;

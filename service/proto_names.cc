@@ -72,7 +72,9 @@ static_assert(Same(LeverKind::kFamilyMap, v1::LEVER_KIND_FAMILY_MAP) &&
               Same(LeverKind::kNumber, v1::LEVER_KIND_NUMBER) && v1::LeverKind_ARRAYSIZE == 4);
 static_assert(Same(CanaryUnit::kClient, v1::CANARY_UNIT_CLIENT) &&
               Same(CanaryUnit::kShard, v1::CANARY_UNIT_SHARD) &&
-              Same(CanaryUnit::kBatch, v1::CANARY_UNIT_BATCH) && v1::CanaryUnit_ARRAYSIZE == 4);
+              Same(CanaryUnit::kBatch, v1::CANARY_UNIT_BATCH) &&
+              Same(CanaryUnit::kConnection, v1::CANARY_UNIT_CONNECTION) &&
+              v1::CanaryUnit_ARRAYSIZE == 5);
 static_assert(Same(CanarySuccess::kHold, v1::CANARY_SUCCESS_HOLD) &&
               Same(CanarySuccess::kPromote, v1::CANARY_SUCCESS_PROMOTE) &&
               v1::CanarySuccess_ARRAYSIZE == 3);
@@ -142,7 +144,7 @@ std::optional<LeverKind> FromProto(v1::LeverKind v) {
 }
 
 std::optional<CanaryUnit> FromProto(v1::CanaryUnit v) {
-  return Unshift<CanaryUnit, CanaryUnit::kBatch>(v);
+  return Unshift<CanaryUnit, CanaryUnit::kConnection>(v);
 }
 std::optional<CanarySuccess> FromProto(v1::CanarySuccess v) {
   return Unshift<CanarySuccess, CanarySuccess::kPromote>(v);

@@ -183,7 +183,8 @@ Server::Impl::Impl(const Config& config, ServerOptions options,
                  SchedulerOptionsOf(config_.limits)),
       device_watch_(scheduler_, health_, clock_, log_, events_, config_.device_stall),
       book_(clock_, events_),
-      authorizer_(config_.tls),
+      authorizer_(config_.tls, config_.identity,
+                  [this](HeaderUse use, const Peer& peer) { events_.OnIdentityHeader(use, peer); }),
       loader_(shards_, config_.weight_roots),
       loading_(config_, loader_, health_, log_, [this](const absl::Status& why) { Fail(why); }),
       node_{.shards = shards_,
@@ -211,6 +212,8 @@ Server::Impl::Impl(const Config& config, ServerOptions options,
       lever_service_(levers_, canaries_, authorizer_) {
   metrics_.SetLevers(*levers_.Snapshot());
   metrics_.SetCanarySource([this] { return canaries_.Last(); });
+  metrics_.SetClientsSource(
+      [this] { return static_cast<double>(canaries_.Clients().units.size()); });
   metrics_.SetJournalSource([this] { return levers_.unwritten() ? 1 : 0; });
   metrics_.SetBookSource([this] { return book_.open(OpenKind::kProjection); },
                          [this](int method) { return book_.open(method); });
@@ -346,6 +349,7 @@ void Server::Impl::Fail(const absl::Status& why) {
 }
 
 void Server::Impl::OnShardChange(const ShardInfo& info) {
+  if (info.state == ShardState::kServing) canaries_.ShardServes(VersionOf(info));
   health_.OnShard(info);
   log_.Info("shard", {{"name", info.name},
                       {"state", Name(info.state)},

@@ -151,7 +151,7 @@ ShardServiceImpl::ShardServiceImpl(ShardStore& store, const ShardLoader& loader,
 grpc::ServerUnaryReactor* ShardServiceImpl::ListShards(grpc::CallbackServerContext* context,
                                                        const v1::ListShardsRequest* request,
                                                        v1::ListShardsResponse* response) {
-  if (absl::Status s = authorizer_.CheckCaller(PeerOf(*context)); !s.ok()) {
+  if (absl::Status s = authorizer_.CheckCaller(authorizer_.PeerOf(*context)); !s.ok()) {
     return Finish(context, s);
   }
   std::string prefix;
@@ -201,7 +201,7 @@ grpc::ServerUnaryReactor* ShardServiceImpl::StartWork(grpc::CallbackServerContex
 grpc::ServerUnaryReactor* ShardServiceImpl::StartLoad(grpc::CallbackServerContext* context,
                                                       const v1::LoadShardRequest& request,
                                                       v1::Shard* response, LoadKind kind) {
-  if (absl::Status s = authorizer_.CheckAdmin(PeerOf(*context)); !s.ok()) {
+  if (absl::Status s = authorizer_.CheckAdmin(authorizer_.PeerOf(*context)); !s.ok()) {
     return Finish(context, s);
   }
   std::optional<Family> family;
@@ -241,7 +241,7 @@ absl::Status ShardServiceImpl::DoLoad(const v1::LoadShardRequest& request,
 grpc::ServerUnaryReactor* ShardServiceImpl::UnloadShard(grpc::CallbackServerContext* context,
                                                         const v1::UnloadShardRequest* request,
                                                         v1::UnloadShardResponse* /*response*/) {
-  if (absl::Status s = authorizer_.CheckAdmin(PeerOf(*context)); !s.ok()) {
+  if (absl::Status s = authorizer_.CheckAdmin(authorizer_.PeerOf(*context)); !s.ok()) {
     return Finish(context, s);
   }
   if (absl::Status s = CheckShardName(request->name()); !s.ok()) {
@@ -266,7 +266,7 @@ grpc::ServerUnaryReactor* ShardServiceImpl::UnloadShard(grpc::CallbackServerCont
 grpc::ServerUnaryReactor* ShardServiceImpl::ExplainLadder(grpc::CallbackServerContext* context,
                                                           const v1::ExplainLadderRequest* request,
                                                           v1::ExplainLadderResponse* response) {
-  if (absl::Status s = authorizer_.CheckCaller(PeerOf(*context)); !s.ok()) {
+  if (absl::Status s = authorizer_.CheckCaller(authorizer_.PeerOf(*context)); !s.ok()) {
     return Finish(context, s);
   }
   return Finish(context, Explain(*request, response));
@@ -333,7 +333,7 @@ absl::Status ShardServiceImpl::Explain(const v1::ExplainLadderRequest& request,
 grpc::ServerUnaryReactor* ShardServiceImpl::GetNodeInfo(grpc::CallbackServerContext* context,
                                                         const v1::GetNodeInfoRequest* /*request*/,
                                                         v1::NodeInfo* response) {
-  if (absl::Status s = authorizer_.CheckCaller(PeerOf(*context)); !s.ok()) {
+  if (absl::Status s = authorizer_.CheckCaller(authorizer_.PeerOf(*context)); !s.ok()) {
     return Finish(context, s);
   }
   Describe(response);

@@ -9,6 +9,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/time.h"
+#include "client/cli/json.h"
+#include "client/cli/lever_messages.h"
 #include "client/cli/names.h"
 #include "client/cli/table.h"
 #include "client/cli/text.h"
@@ -19,9 +21,11 @@ namespace {
 // What the node takes, said before it is asked: a limit that is no number would be none.
 constexpr double kLeastRatio = 1, kMostRatio = 100;
 
+constexpr size_t kHashDigits = 12;
+
 constexpr char kGuards[] =
-    "p50=RATIO, p99=RATIO (1 to 100, or off), min_samples=N, shadow_failures=N, failed_launches=N, "
-    "declines=N or heartbeat=DURATION";
+    "p50=RATIO, p99=RATIO (1 to 100, or off), min_samples=N, min_clients=N, shadow_failures=N, "
+    "failed_launches=N, declines=N or heartbeat=DURATION";
 
 absl::Status FillGuard(const std::string& text, v1::CanaryGuards* guards) {
   const size_t equals = text.find('=');
@@ -50,6 +54,8 @@ absl::Status FillGuard(const std::string& text, v1::CanaryGuards* guards) {
   if (!absl::SimpleAtoi(value, &count) || count < 0) return bad();
   if (name == "min_samples" && count > 0) {
     guards->set_min_samples(count);
+  } else if (name == "min_clients" && count > 0) {
+    guards->set_min_clients(count);
   } else if (name == "shadow_failures") {
     guards->set_max_shadow_failures(count);
   } else if (name == "failed_launches") {
@@ -71,10 +77,50 @@ std::string Ratio(double canary, double control) {
 
 void PrintSide(std::ostream& out, const char* name, const v1::CanarySide& side) {
   out << absl::StrFormat(
-      "%-8s %d batches (%d comparable), %d rows; failed %d, declined %d; shadow %d passed, %d "
-      "failed, %d dropped\n",
-      name, side.batches(), side.comparable(), side.rows(), side.failed_launches(), side.declined(),
-      side.shadow_passed(), side.shadow_failed(), side.shadow_dropped());
+      "%-8s %d batches (%d comparable, of %d clients), %d rows; failed %d, declined %d; shadow %d "
+      "passed, %d failed, %d dropped\n",
+      name, side.batches(), side.comparable(), side.clients(), side.rows(), side.failed_launches(),
+      side.declined(), side.shadow_passed(), side.shadow_failed(), side.shadow_dropped());
+}
+
+std::string Percent(double share) { return absl::StrFormat("%.3g%%", share * 100); }
+
+std::string Counted(int64_t count, const std::string& what, bool more) {
+  return absl::StrCat(count, " ", what, count == 1 ? "" : "s", more ? " or more" : "");
+}
+
+// What a share of nothing or of everything means.
+std::string WhatItGets(const v1::UnitTraffic& traffic, v1::CanaryUnit unit) {
+  if (unit == v1::CANARY_UNIT_BATCH) {
+    return traffic.expected_share() > 0 ? ", of calls under FASTEST"
+                                        : ": no call under FASTEST was seen, and others are not "
+                                          "divided by batch";
+  }
+  const std::string of = absl::StrCat(", ", traffic.canary_units(), " of ",
+                                      Counted(traffic.units(), Word(unit), traffic.more()));
+  if (traffic.expected_share() <= 0) return of + ": the canary gets none of them";
+  if (traffic.expected_share() >= 1) return of + ": there is no control to compare with";
+  return of;
+}
+
+// Evidence of weights or arms that are no more.
+void PrintRestarts(std::ostream& out, const v1::Canary& canary) {
+  const int64_t older = canary.restart_count() - canary.restarts_size();
+  if (older > 0) out << "evidence began again " << older << " times more before these:\n";
+  for (const v1::CanaryRestart& restart : canary.restarts()) {
+    out << "evidence began again " << TimeText(restart.time()) << ": ";
+    if (restart.shard().empty()) {
+      out << "a lever that chooses arms was set (epoch " << restart.lever_epoch() << ")";
+    } else {
+      out << absl::StrFormat(
+          "%s version %d (hash %s) was replaced by version %d (hash %s)", OneLine(restart.shard()),
+          restart.from_version(), OneLine(restart.from_hash().substr(0, kHashDigits)),
+          restart.to_version(), OneLine(restart.to_hash().substr(0, kHashDigits)));
+    }
+    out << absl::StrFormat("; put aside: %d canary and %d control batches, %d shadow checks\n",
+                           restart.canary_batches(), restart.control_batches(),
+                           restart.shadow_passed());
+  }
 }
 
 void PrintLevers(std::ostream& out, const v1::Canary& canary) {
@@ -104,8 +150,12 @@ absl::Status ParseSeconds(const std::string& option, const std::string& text, do
 void CanaryOptions::Declare(Options& options) {
   options.Add("--canary", &share_, "Only for this share of traffic, under guards: 5% or 0.05");
   options.Choice(
-      "--by", &by_, {"client", "shard", "batch"},
-      "Canary: what is assigned to a side (default client; batch: calls under FASTEST alone)");
+      "--by", &by_, {"client", "connection", "shard", "batch"},
+      "Canary: what is assigned to a side (default client; connection: connections of a client may "
+      "differ; batch: calls under FASTEST alone)");
+  options.Flag("--allow-uneven", &allow_uneven_,
+               "Canary: although one client (connection, shard) alone may bring more than five "
+               "times the share of the traffic");
   options.Add("--guard", &guards_, std::string("Canary, repeatable: ") + kGuards);
   options.Add("--promote-after", &promote_after_,
               "Canary: promotes itself after so long without a breach: 10m");
@@ -115,10 +165,13 @@ void CanaryOptions::Declare(Options& options) {
 
 absl::Status CanaryOptions::Check() const {
   if (asked()) return absl::OkStatus();
-  if (by_.empty() && guards_.empty() && promote_after_.empty() && hold_after_.empty())
+  if (by_.empty() && guards_.empty() && promote_after_.empty() && hold_after_.empty() &&
+      !allow_uneven_) {
     return absl::OkStatus();
+  }
   return absl::InvalidArgumentError(
-      "levers set: --by, --guard, --promote-after and --hold-after need --canary SHARE");
+      "levers set: --by, --allow-uneven, --guard, --promote-after and --hold-after need --canary "
+      "SHARE");
 }
 
 absl::Status CanaryOptions::Fill(v1::StartCanaryRequest* request) const {
@@ -133,9 +186,11 @@ absl::Status CanaryOptions::Fill(v1::StartCanaryRequest* request) const {
                      "\"; expected a share of more than 0 and less than 100%: 5% or 0.05"));
   }
   request->set_share(share);
-  request->set_unit(by_ == "batch"   ? v1::CANARY_UNIT_BATCH
-                    : by_ == "shard" ? v1::CANARY_UNIT_SHARD
-                                     : v1::CANARY_UNIT_CLIENT);
+  request->set_unit(by_ == "batch"        ? v1::CANARY_UNIT_BATCH
+                    : by_ == "shard"      ? v1::CANARY_UNIT_SHARD
+                    : by_ == "connection" ? v1::CANARY_UNIT_CONNECTION
+                                          : v1::CANARY_UNIT_CLIENT);
+  request->set_allow_uneven(allow_uneven_);
   if (!promote_after_.empty() && !hold_after_.empty()) {
     return absl::InvalidArgumentError(
         "levers set: --promote-after and --hold-after exclude each "
@@ -162,11 +217,35 @@ absl::Status CanaryOptions::Fill(v1::StartCanaryRequest* request) const {
   return absl::OkStatus();
 }
 
+void PrintSeen(std::ostream& out, const v1::UnitTraffic& traffic, v1::CanaryUnit unit) {
+  out << "traffic of the last minute: " << Counted(traffic.clients(), "client", traffic.more())
+      << ", " << traffic.rows() << " rows";
+  if (traffic.largest_share() > 0) {
+    out << "; the largest " << Word(unit);
+    if (!traffic.largest_unit().empty()) out << " (" << OneLine(traffic.largest_unit()) << ")";
+    out << " sent " << Percent(traffic.largest_share());
+  }
+  out << "\n";
+}
+
+void PrintTraffic(std::ostream& out, const v1::Canary& canary) {
+  if (!canary.has_traffic()) return;
+  const v1::UnitTraffic& traffic = canary.traffic();
+  PrintSeen(out, traffic, canary.unit());
+  if (traffic.rows() == 0) {
+    out << "  the canary's side: not known before there is traffic\n";
+    return;
+  }
+  out << "  the canary's side: " << Percent(traffic.expected_share()) << " of these rows"
+      << WhatItGets(traffic, canary.unit()) << "\n";
+}
+
 void PrintCanaryPlan(std::ostream& out, const v1::Canary& canary) {
   out << absl::StrFormat("%g%% by %s for %s, then %s\n", canary.share() * 100, Word(canary.unit()),
                          absl::FormatDuration(absl::Seconds(canary.duration_seconds())),
                          Word(canary.on_success()));
   PrintLevers(out, canary);
+  PrintTraffic(out, canary);
 }
 
 void PrintCanary(std::ostream& out, const v1::Canary& canary) {
@@ -174,6 +253,8 @@ void PrintCanary(std::ostream& out, const v1::Canary& canary) {
                          Word(canary.state()), canary.share() * 100, Word(canary.unit()),
                          canary.control_epoch(), canary.epoch());
   PrintLevers(out, canary);
+  if (Lives(canary)) PrintTraffic(out, canary);
+  PrintRestarts(out, canary);
   PrintSide(out, "control", canary.control_side());
   PrintSide(out, "canary", canary.canary_side());
   if (!canary.comparisons().empty()) {

@@ -24,9 +24,14 @@ class CanaryOptions {
  private:
   std::string share_, by_, promote_after_, hold_after_;
   std::vector<std::string> guards_;
+  bool allow_uneven_ = false;
 };
 
-// What a canary would be: its share and the levers of both sides.
+// How many clients sent rows in the last minute, one line.
+void PrintSeen(std::ostream& out, const v1::UnitTraffic& traffic, v1::CanaryUnit unit);
+// And which share of them the canary's side would have had. Nothing for a node that does not say.
+void PrintTraffic(std::ostream& out, const v1::Canary& canary);
+// What a canary would be: its share, in units and in traffic, and the levers of both sides.
 void PrintCanaryPlan(std::ostream& out, const v1::Canary& canary);
 // State, sides, and a table of control against canary by family and rows.
 void PrintCanary(std::ostream& out, const v1::Canary& canary);

@@ -165,6 +165,7 @@ class AbCommand final : public Command {
           << " replies of each call and set\nA sample of a set is a step put together from "
              "replies of its epoch. CHANGE is the median of the samples' ratios B / A, "
              "less 1; its interval of at least 95 % (sign test) is for one line alone\n";
+      PrintTraffic(context.out(), canary->canary());
     }
     Report(context, ready.plan.calls, *result, json);
     json["canary"] = ToJson(*found);

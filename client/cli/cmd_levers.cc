@@ -27,6 +27,7 @@ void PrintLevers(const Context& context, const Response& response, bool validate
     if (validated_only) json[kValidatedOnly] = true;
     if constexpr (std::is_same_v<Response, v1::ListLeversResponse>) {
       if (response.has_canary()) json["canary"] = ToJson(response.canary());
+      if (response.has_traffic()) json["traffic"] = ToJson(response.traffic());
     }
     Print(context.out(), json);
     return;
@@ -67,6 +68,9 @@ class LeversList final : public Command {
     const auto response = (*client)->ListLevers(context.Call());
     if (!response.ok()) return context.NodeError(response.status(), kLookAtLevers);
     PrintLevers(context, *response);
+    if (response->has_traffic() && !context.json()) {
+      PrintSeen(context.out(), response->traffic(), v1::CANARY_UNIT_CLIENT);
+    }
     PrintCanaryLine(context, *response);
     return kOk;
   }
@@ -143,8 +147,9 @@ class LeversSet final : public Command {
     }
     Json json = {{kValidatedOnly, true}};
     json.update(ToJson(canary));
-    for (const char* running : {"name", "state", "start_time", "end_time", "evidence",
-                                "control_side", "canary_side", "comparisons"}) {
+    for (const char* running :
+         {"name", "state", "start_time", "end_time", "evidence", "evidence_since", "restarts",
+          "restart_count", "control_side", "canary_side", "comparisons"}) {
       json.erase(running);
     }
     Print(context.out(), json);

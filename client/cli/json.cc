@@ -44,11 +44,6 @@ Json ToJson(const v1::Lever& lever) {
 
 namespace {
 
-std::string TimeText(const google::protobuf::Timestamp& stamp) {
-  const absl::Time time = absl::FromUnixSeconds(stamp.seconds()) + absl::Nanoseconds(stamp.nanos());
-  return absl::FormatTime(absl::RFC3339_full, time, absl::UTCTimeZone());
-}
-
 Json ToJson(const google::protobuf::RepeatedPtrField<v1::LeverAssignment>& assignments) {
   Json json = Json::object();
   for (const v1::LeverAssignment& a : assignments) json[a.name()] = a.value();
@@ -59,12 +54,22 @@ Json ToJson(const v1::CanarySide& side) {
   return {{"batches", side.batches()},
           {"rows", side.rows()},
           {"comparable", side.comparable()},
+          {"clients", side.clients()},
           {"failed_launches", side.failed_launches()},
           {"declined", side.declined()},
           {"shadow",
            {{"passed", side.shadow_passed()},
             {"failed", side.shadow_failed()},
             {"dropped", side.shadow_dropped()}}}};
+}
+
+Json ToJson(const v1::CanaryRestart& restart) {
+  return {
+      {"time", TimeText(restart.time())},           {"shard", restart.shard()},
+      {"from_version", restart.from_version()},     {"to_version", restart.to_version()},
+      {"from_hash", restart.from_hash()},           {"to_hash", restart.to_hash()},
+      {"lever_epoch", restart.lever_epoch()},       {"control_batches", restart.control_batches()},
+      {"canary_batches", restart.canary_batches()}, {"shadow_passed", restart.shadow_passed()}};
 }
 
 Json ToJson(const v1::CanaryComparison& row) {
@@ -89,7 +94,25 @@ Json ToJson(const v1::CanaryComparison& row) {
 
 }  // namespace
 
+std::string TimeText(const google::protobuf::Timestamp& stamp) {
+  const absl::Time time = absl::FromUnixSeconds(stamp.seconds()) + absl::Nanoseconds(stamp.nanos());
+  return absl::FormatTime(absl::RFC3339_full, time, absl::UTCTimeZone());
+}
+
+Json ToJson(const v1::UnitTraffic& traffic) {
+  return {{"rows", traffic.rows()},
+          {"clients", traffic.clients()},
+          {"units", traffic.units()},
+          {"more", traffic.more()},
+          {"expected_share", traffic.expected_share()},
+          {"canary_units", traffic.canary_units()},
+          {"largest_share", traffic.largest_share()},
+          {"largest_unit", traffic.largest_unit()}};
+}
+
 Json ToJson(const v1::Canary& canary) {
+  Json restarts = Json::array();
+  for (const v1::CanaryRestart& restart : canary.restarts()) restarts.push_back(ToJson(restart));
   Json comparisons = Json::array();
   for (const v1::CanaryComparison& row : canary.comparisons()) comparisons.push_back(ToJson(row));
   const v1::CanaryGuards& guards = canary.guards();
@@ -99,10 +122,13 @@ Json ToJson(const v1::Canary& canary) {
           {"control", ToJson(canary.control())},
           {"share", canary.share()},
           {"unit", Word(canary.unit())},
+          {"allow_uneven", canary.allow_uneven()},
+          {"traffic", canary.has_traffic() ? ToJson(canary.traffic()) : Json()},
           {"duration_seconds", canary.duration_seconds()},
           {"on_success", Word(canary.on_success())},
           {"guards",
            {{"min_samples", guards.min_samples()},
+            {"min_clients", guards.min_clients()},
             {"kernel_p50", guards.kernel_p50()},
             {"kernel_p99", guards.kernel_p99()},
             {"max_shadow_failures", guards.max_shadow_failures()},
@@ -116,6 +142,10 @@ Json ToJson(const v1::Canary& canary) {
           {"start_time", TimeText(canary.start_time())},
           {"end_time", canary.has_end_time() ? Json(TimeText(canary.end_time())) : Json()},
           {"evidence", canary.evidence()},
+          {"evidence_since",
+           canary.has_evidence_since() ? Json(TimeText(canary.evidence_since())) : Json()},
+          {"restart_count", canary.restart_count()},
+          {"restarts", std::move(restarts)},
           {"control_side", ToJson(canary.control_side())},
           {"canary_side", ToJson(canary.canary_side())},
           {"comparisons", std::move(comparisons)}};

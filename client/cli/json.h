@@ -17,6 +17,8 @@ Json ToJson(const v1::Shard& shard);
 Json ToJson(const v1::Lever& lever);
 Json ToJson(const v1::LeverEvent& event);
 Json ToJson(const v1::Canary& canary);
+Json ToJson(const v1::UnitTraffic& traffic);
+std::string TimeText(const google::protobuf::Timestamp& stamp);  // RFC 3339, UTC
 Json ToJson(const v1::LadderChoice& choice);
 Json ToJson(const v1::NodeInfo& info);
 Json ToJson(const v1::Provenance& provenance);

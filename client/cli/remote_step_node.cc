@@ -3,6 +3,7 @@
 #include "client/cli/remote_step_node.h"
 
 #include <algorithm>
+#include <map>
 #include <optional>
 #include <utility>
 
@@ -66,7 +67,16 @@ class RemoteStepNode final : public StepNode {
     StepReply out{.lever_epoch = of.lever_epoch(),
                   .batch_rows = of.batch_rows(),
                   .kernel = of.stages().kernel()};
-    for (const v1::ShardOutput& output : reply->outputs()) out.arms.push_back(output.arm());
+    for (const v1::ShardOutput& output : reply->outputs()) {
+      const uint64_t first = versions_.try_emplace(output.shard(), output.version()).first->second;
+      if (output.version() != first) {
+        return absl::AbortedError(absl::StrCat(
+            output.shard(),
+            " was replaced while this command measures: its replies are of version ",
+            output.version(), ", its first of version ", first, "; run the command again"));
+      }
+      out.arms.push_back(output.arm());
+    }
     return out;
   }
 
@@ -138,6 +148,7 @@ class RemoteStepNode final : public StepNode {
   const absl::Duration timeout_;
   absl::Time deadline_ = absl::InfiniteFuture();
   std::vector<v1::ProjectRequest> requests_;
+  std::map<std::string, uint64_t> versions_;  // by shard: of its first reply
 };
 
 }  // namespace

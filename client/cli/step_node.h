@@ -47,7 +47,8 @@ class StepNode {
   virtual absl::StatusOr<std::vector<StepWeight>> Weights() = 0;
   // Makes the calls ready to be sent any number of times.
   virtual absl::Status Prepare(const std::vector<DecodeCall>& calls, const StepInputs& inputs) = 0;
-  // Sends call `index` of those prepared and waits for its reply.
+  // Sends call `index` of those prepared and waits for its reply. ABORTED when a weight is another
+  // than at its first reply: times of both would be taken for those of one.
   virtual absl::StatusOr<StepReply> Call(size_t index) = 0;
 
   virtual absl::StatusOr<LiveLevers> Levers() = 0;

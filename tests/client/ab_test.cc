@@ -208,6 +208,29 @@ TEST(RemoteStepNode, ANodeThatDoesNotAnswerIsGivenUpAtTheDeadline) {
   over.Notify();
 }
 
+TEST(RemoteStepNode, AWeightThatIsReplacedEndsTheMeasurement) {
+  client::FakeNode fake;
+  uint64_t version = 1;
+  fake.project = [&](grpc::ServerContext*, const v1::ProjectRequest* request,
+                     v1::ProjectResponse* response) {
+    const grpc::Status status = client::SumRows(*request, 4, response);
+    for (v1::ShardOutput& output : *response->mutable_outputs()) output.set_version(version);
+    return status;
+  };
+  const auto node = MakeRemoteStepNode(*client::Client::Connect(fake.target()), fake.target(), "m",
+                                       absl::Minutes(1));
+  DecodeCall call;
+  call.weights = {{.name = "models/m/shards/a", .n = 4, .k = 8}};
+  call.k = 8;
+  ASSERT_TRUE(node->Prepare({call}, {.rows = 2}).ok());
+  ASSERT_TRUE(node->Call(0).ok());
+  ASSERT_TRUE(node->Call(0).ok());
+  version = 2;
+  const absl::Status replaced = node->Call(0).status();
+  EXPECT_TRUE(absl::IsAborted(replaced)) << replaced;
+  EXPECT_NE(replaced.message().find("models/m/shards/a was replaced"), absl::string_view::npos);
+}
+
 TEST(Interrupts, SignalsAtOnceAreOneRequestAndASecondChangesNothing) {
   for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
     {

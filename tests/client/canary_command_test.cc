@@ -67,6 +67,8 @@ TEST_F(CanaryCommandTest, SetSendsTheWholeCanary) {
                           "heartbeat=30s",
                           "--guard",
                           "declines=3",
+                          "--guard",
+                          "min_clients=2",
                           "--promote-after",
                           "10m",
                           "--reason",
@@ -82,6 +84,7 @@ TEST_F(CanaryCommandTest, SetSendsTheWholeCanary) {
   EXPECT_EQ(sent.guards().min_samples(), 50);
   EXPECT_EQ(sent.guards().heartbeat_seconds(), 30);
   EXPECT_EQ(sent.guards().max_declines(), 3);
+  EXPECT_EQ(sent.guards().min_clients(), 2);
   EXPECT_EQ(sent.reason(), "one pass");
   EXPECT_THAT(run.out,
               HasSubstr("canaries/12 running, 5% by client, control epoch 13, canary epoch 12"));
@@ -104,6 +107,103 @@ TEST_F(CanaryCommandTest, SetSendsTheWholeCanary) {
   EXPECT_EQ(sent.unit(), v1::CANARY_UNIT_CLIENT);
   EXPECT_EQ(sent.on_success(), v1::CANARY_SUCCESS_HOLD);
   EXPECT_EQ(sent.duration_seconds(), 3600);
+}
+
+TEST_F(CanaryCommandTest, SetSaysWhatTheShareIsInTraffic) {
+  v1::StartCanaryRequest sent;
+  v1::UnitTraffic traffic;
+  v1::CanaryUnit unit = v1::CANARY_UNIT_CLIENT;
+  node_.start_canary = [&](const v1::StartCanaryRequest& request, v1::Canary* response) {
+    sent = request;
+    *response = Running();
+    response->set_unit(unit);
+    *response->mutable_traffic() = traffic;
+    return grpc::Status::OK;
+  };
+  const auto out = [&](std::vector<std::string> more = {}) {
+    std::vector<std::string> arguments = {"levers", "set", "m16_tc=attn_o", "--canary", "5%"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    const AppRun run = Run(arguments);
+    EXPECT_EQ(run.exit, 0) << run.err;
+    return run.out;
+  };
+  EXPECT_THAT(out(),
+              HasSubstr("traffic of the last minute: 0 clients, 0 rows\n  the canary's side: "
+                        "not known before there is traffic\n"));
+  traffic.set_rows(4000);
+  traffic.set_clients(40);
+  traffic.set_units(40);
+  traffic.set_canary_units(2);
+  traffic.set_expected_share(0.051);
+  traffic.set_largest_share(0.031);
+  traffic.set_largest_unit("10.0.0.7\n");
+  EXPECT_THAT(out(), HasSubstr("traffic of the last minute: 40 clients, 4000 rows; the largest "
+                               "client (10.0.0.7\\n) sent 3.1%\n  the canary's side: 5.1% of "
+                               "these rows, 2 of 40 clients\n"));
+  EXPECT_FALSE(sent.allow_uneven());
+  traffic.set_clients(1);
+  traffic.set_units(1);
+  traffic.set_canary_units(0);
+  traffic.set_expected_share(0);
+  traffic.set_largest_share(1);
+  traffic.set_largest_unit("unix");
+  EXPECT_THAT(out({"--allow-uneven"}),
+              HasSubstr("1 client, 4000 rows; the largest client (unix) sent 100%\n  the canary's "
+                        "side: 0% of these rows, 0 of 1 client: the canary gets none of them\n"));
+  EXPECT_TRUE(sent.allow_uneven());
+  traffic.set_canary_units(1);
+  traffic.set_expected_share(1);
+  EXPECT_THAT(out(), HasSubstr("1 of 1 client: there is no control to compare with"));
+  unit = v1::CANARY_UNIT_CONNECTION;
+  traffic.set_units(1024);
+  traffic.set_expected_share(0.05);
+  traffic.set_more(true);
+  EXPECT_THAT(out({"--by", "connection"}), HasSubstr("1 of 1024 connections or more\n"));
+  EXPECT_EQ(sent.unit(), v1::CANARY_UNIT_CONNECTION);
+  unit = v1::CANARY_UNIT_BATCH;
+  traffic.set_largest_share(0);
+  traffic.set_expected_share(0.02);
+  EXPECT_THAT(out({"--by", "batch"}), HasSubstr("2% of these rows, of calls under FASTEST\n"));
+  traffic.set_expected_share(0);
+  EXPECT_THAT(out({"--by", "batch"}), HasSubstr("no call under FASTEST was seen"));
+  EXPECT_THAT(out({"--validate-only"}), HasSubstr("the canary's side: 0% of these rows"));
+  const AppRun json = Run({"levers", "set", "m16_tc=attn_o", "--canary", "5%", "--json"});
+  EXPECT_EQ(json.Json()["traffic"]["rows"], 4000);
+  EXPECT_EQ(json.Json()["traffic"]["expected_share"], 0);
+  EXPECT_EQ(Run({"levers", "set", "m16_tc=off", "--allow-uneven"}).exit, 2);
+}
+
+TEST_F(CanaryCommandTest, ListSaysWhoSentRowsAndANodeThatDoesNotSayIsNoError) {
+  EXPECT_THAT(Run({"levers", "list"}).out, Not(HasSubstr("traffic")));
+  node_.levers.mutable_traffic()->set_rows(12);
+  node_.levers.mutable_traffic()->set_clients(3);
+  EXPECT_THAT(Run({"levers", "list"}).out,
+              HasSubstr("traffic of the last minute: 3 clients, 12 rows\n"));
+  EXPECT_EQ(Run({"levers", "list", "--json"}).Json()["traffic"]["clients"], 3);
+}
+
+TEST_F(CanaryCommandTest, AWeightThatWasReplacedIsShownWithBothVersions) {
+  node_.levers.set_epoch(13);
+  v1::Canary& canary = *node_.levers.mutable_canary();
+  canary = Running();
+  canary.set_state(v1::CANARY_STATE_HOLDING);
+  canary.set_restart_count(3);
+  v1::CanaryRestart& restart = *canary.add_restarts();
+  restart.set_shard("models/m/shards/s");
+  restart.set_from_version(1);
+  restart.set_to_version(2);
+  restart.set_from_hash("0123456789abcdef");
+  restart.set_to_hash("fedcba9876543210");
+  restart.set_canary_batches(50);
+  restart.set_control_batches(70);
+  canary.add_restarts()->set_lever_epoch(17);
+  const AppRun run = Run({"levers", "watch", "--count", "1"});
+  EXPECT_THAT(run.out, HasSubstr("evidence began again 1 times more before these"));
+  EXPECT_THAT(run.out, HasSubstr("models/m/shards/s version 1 (hash 0123456789ab) was replaced by "
+                                 "version 2 (hash fedcba987654); put aside: 50 canary and 70 "
+                                 "control batches"));
+  EXPECT_THAT(run.out, HasSubstr("a lever that chooses arms was set (epoch 17)"));
+  EXPECT_EQ(Run({"levers", "list", "--json"}).Json()["canary"]["restarts"][0]["to_version"], 2);
 }
 
 TEST_F(CanaryCommandTest, WrongOptionsAreToldBeforeTheNodeIsAsked) {

@@ -4,6 +4,7 @@
 import json
 import pathlib
 import random
+import struct
 import tempfile
 import threading
 import time
@@ -25,6 +26,18 @@ def list_levers(channel):
 
 def values(channel):
     return {lever.name: lever.value for lever in list_levers(channel).levers}
+
+
+def write_fp8(path, n, k, code):
+    """A safetensors file of one weight `w`, every element the same E4M3 code, every scale 1."""
+    blocks = (-(-n // 128), -(-k // 128))
+    scale_bytes = 4 * blocks[0] * blocks[1]
+    header = json.dumps({
+        "w": {"dtype": "F8_E4M3", "shape": [n, k], "data_offsets": [0, n * k]},
+        "w_scale_inv": {"dtype": "F32", "shape": list(blocks),
+                        "data_offsets": [n * k, n * k + scale_bytes]}}).encode()
+    scales = struct.pack("<f", 1.0) * (blocks[0] * blocks[1])
+    path.write_bytes(struct.pack("<Q", len(header)) + header + bytes([code]) * (n * k) + scales)
 
 
 class Levers(unittest.TestCase):
@@ -180,6 +193,93 @@ class Levers(unittest.TestCase):
                     self.assertNotEqual(epochs[epoch], "off", epoch)
             self.assertGreater(sum(n == BLOCKFOLD for *_, n in replies), 0)
             self.assertEqual(node.metric("fulcrum_incidents_total"), 0)
+
+    def test_ten_connections_of_one_address_are_refused_unless_that_is_allowed(self):
+        with Node(self.config) as node:
+            channels = [node.channel() for _ in range(10)]
+            for i in range(100):
+                project(channels[i % 10], request(GATE, seed=i))
+            canary = ("levers", "set", "m16_tc=all", "--canary", "5%", "--by", "client")
+            refused = node.fulcrum(*canary, check=False)
+            self.assertEqual(refused.returncode, 1)
+            self.assertIn("one client (127.0.0.1) sent 100%", refused.stderr)
+            self.assertIn("--allow-uneven", refused.stderr)
+            self.assertEqual(values(channels[0])["m16_tc"], "off")
+            allowed = node.fulcrum(*canary, "--allow-uneven").stdout
+            self.assertIn("traffic of the last minute: 1 client, 100 rows; the largest client "
+                          "(127.0.0.1) sent 100%", allowed)
+            self.assertIn("the canary's side: 0% of these rows, 0 of 1 client: the canary gets none",
+                          allowed)
+            control = list_levers(channels[0]).epoch
+            epochs = [project(channels[i % 10], request(GATE, seed=i)).provenance.lever_epoch
+                      for i in range(100)]
+            self.assertEqual(set(epochs), {control})
+
+    def test_clients_that_a_trusted_proxy_names_get_the_share_of_traffic(self):
+        identity = 'identity { header: "x-fulcrum-client" trusted_peers: "127.0.0.0/8" }\n'
+        with Node(identity + self.config) as node:
+            channels = [node.channel() for _ in range(10)]  # of the proxy, shared by its clients
+
+            def epochs(calls):
+                """Lever epochs of the replies to each of 40 clients."""
+                got = {}
+                for i in range(calls):
+                    client = f"client-{i % 40}"
+                    reply = project(channels[i % 10], request(GATE, rows=2, seed=i),
+                                    metadata=(("x-fulcrum-client", client),))
+                    got.setdefault(client, []).append(reply.provenance.lever_epoch)
+                return got
+            epochs(120)
+            started = node.fulcrum("levers", "set", "m16_tc=all", "--canary", "5%", "--by", "client",
+                                   "--guard", "p50=off", "--guard", "p99=off").stdout
+            self.assertIn("40 clients, 240 rows", started)
+            self.assertIn("the canary's side: 5% of these rows, 2 of 40 clients", started)
+            canary = list_levers(channels[0]).canary
+            on_canary = {client: seen for client, seen in epochs(400).items()
+                         if canary.epoch in seen}
+            self.assertEqual(len(on_canary), 2)
+            # All calls of the two but those for whose check there was no room yet: 20 of 400.
+            self.assertLessEqual(sum(seen.count(canary.epoch) for seen in on_canary.values()), 20)
+            node.fulcrum("levers", "abort", "--reason", "enough")
+            self.assertEqual(node.metric("fulcrum_identity_headers_total", result="used"), 520)
+
+    def test_a_weight_that_is_replaced_under_a_canary_begins_its_evidence_again(self):
+        with tempfile.TemporaryDirectory(prefix="fulcrum-weights-") as folder:
+            weights = []
+            for name, value in (("old", 0x38), ("new", 0x30)):  # 1.0 and 0.5 in E4M3
+                path = pathlib.Path(folder) / f"{name}.safetensors"
+                write_fp8(path, 256, 256, value)
+                weights.append(path)
+            config = f'weight_roots: "{folder}"\n' + self.config
+            with Node(config) as node:
+                name = "models/m/shards/w"
+                load = ("--tensor", "w", "--family", "ffn_down")
+                node.fulcrum("load", "--name", name, "--path", weights[0], *load)
+                node.fulcrum("levers", "set", "m16_tc=all", "--canary", "50%", "--by", "batch",
+                             "--guard", "p50=off", "--guard", "p99=off", "--guard", "min_samples=20")
+                call = request(name, rows=8, k=256, policy=FASTEST)
+
+                def run(batches):
+                    channel = node.channel()
+                    while list_levers(channel).canary.canary_side.batches < batches:
+                        for _ in range(10):
+                            project(channel, call)
+                run(60)
+                node.fulcrum("replace", "--name", name, "--path", weights[1], *load)
+                early = node.fulcrum("levers", "promote", check=False)
+                self.assertEqual(early.returncode, 1)
+                self.assertIn("0 canary and 0 control batches", early.stderr)
+                run(60)
+                canary = list_levers(node.channel()).canary
+                self.assertEqual([(r.shard, r.from_version, r.to_version)
+                                  for r in canary.restarts], [(name, 1, 2)])
+                # Of the new weight's first 200 all are checked; some may still wait for it.
+                self.assertGreater(canary.canary_side.shadow_passed, 0)
+                node.fulcrum("levers", "promote", "--reason", "both versions are on record")
+                event = json.loads(node.fulcrum("levers", "history", "--json").stdout)["events"][-1]
+                self.assertEqual(event["cause"], "promote")
+                self.assertRegex(event["evidence"], r"w: version 1 \(hash \w{12}, cpu\S*\) was "
+                                                    r"replaced by version 2 \(hash \w{12}")
 
     def test_a_canary_from_the_command_line_promotes_itself(self):
         with Node(self.config) as node:

@@ -1,4 +1,4 @@
-// What the node remembers of who sent rows in the last minute, also where callers make up names.
+// What the node remembers of the last minute, also where callers make up names.
 // SPDX-License-Identifier: Apache-2.0
 #include "scheduler/traffic.h"
 

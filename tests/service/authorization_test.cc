@@ -8,9 +8,10 @@ namespace fulcrum::service {
 namespace {
 
 Peer Named(const std::vector<std::string>& names) {
-  return {.identity = names.front(), .names = names, .address = "ipv4:10.0.0.1:1"};
+  // What a trusted proxy said of its client, which gives no right.
+  return {.identity = "header:b", .names = names, .address = "ipv4:10.0.0.1:1"};
 }
-const Peer kUnnamed{.identity = "10.0.0.1", .names = {}, .address = "ipv4:10.0.0.1:1"};
+const Peer kUnnamed{.identity = "header:b", .names = {}, .address = "ipv4:10.0.0.1:1"};
 
 TEST(Authorization, WithoutClientCertificatesWhoConnectsMayCall) {
   const Authorizer authorizer{TlsFiles{}};
@@ -37,6 +38,7 @@ TEST(Authorization, ListsAndTheirDefaults) {
   const Authorizer admins(tls);
   EXPECT_TRUE(admins.CheckCaller(Named({"a"})).ok());
   EXPECT_TRUE(absl::IsPermissionDenied(admins.CheckAdmin(Named({"a"}))));
+  EXPECT_EQ(std::string(admins.CheckAdmin(Named({"a"})).message()).rfind("'a' is not in", 0), 0u);
   EXPECT_TRUE(admins.CheckAdmin(Named({"b"})).ok());
   EXPECT_TRUE(absl::IsPermissionDenied(admins.CheckAdmin(Named({"c"}))));
 }

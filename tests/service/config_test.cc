@@ -251,6 +251,34 @@ TEST(Config, ModelsAreNamedOnceAndRight) {
   }
 }
 
+TEST(Config, WhoMaySayWhoAClientIs) {
+  const Config config = Parsed(
+      "identity { header: \"x-fulcrum-client\" trusted_peers: \"10.0.0.0/8\" "
+      "trusted_peers: \"unix:\" }");
+  EXPECT_EQ(config.identity.header, "x-fulcrum-client");
+  EXPECT_EQ(config.identity.trusted_peers, (std::vector<std::string>{"10.0.0.0/8", "unix:"}));
+  EXPECT_TRUE(CheckConfig(config).ok()) << CheckConfig(config);
+  EXPECT_THAT(CheckError("identity {\n  header: \"X-Client\"\n  trusted_peers: \"10.0.0.1\"\n}"),
+              HasSubstr("node.txtpb:2:3: identity.header: 'X-Client': expected a header's name"));
+  EXPECT_THAT(CheckError("identity { header: \"x-client\" }"),
+              HasSubstr("node.txtpb:1:12: identity.header: needs trusted_peers"));
+  EXPECT_THAT(CheckError("identity { trusted_peers: \"10.0.0.1\" }"),
+              HasSubstr("identity.trusted_peers: needs header"));
+  EXPECT_THAT(
+      CheckError("identity {\n  header: \"x-client\"\n  trusted_peers: \"10.0.0.1\"\n"
+                 "  trusted_peers: \"10.0.0.1/8\"\n}"),
+      HasSubstr("node.txtpb:4:3: identity.trusted_peers[1]: '10.0.0.1/8': it has bits behind"));
+  EXPECT_THAT(CheckError("identity { header: \"x-client\" trusted_peers: \"proxy.example\" }"),
+              HasSubstr("identity.trusted_peers[0]: 'proxy.example' is no address, and a "
+                        "certificate's name needs tls.client_ca"));
+  EXPECT_THAT(
+      CheckError("tls { client_ca: \"/none\" } identity { header: \"x-client\" "
+                 "trusted_peers: \"10.0.0.1\" trusted_peers: \"proxy.example\" }"),
+      HasSubstr("identity.trusted_peers[0]: '10.0.0.1': with tls.client_ca every peer has"));
+  EXPECT_THAT(CheckError("identity { header: \"authorization\" trusted_peers: \"10.0.0.1\" }"),
+              HasSubstr("its value is a secret"));
+}
+
 TEST(Config, LimitsThatContradictEachOther) {
   EXPECT_THAT(CheckError("limits { max_queue_rows: 64 }"), HasSubstr("max_prefill_rows, 2048"));
   EXPECT_EQ(CheckError("limits { max_queue_rows: 64 max_prefill_rows: 64 }"), "");

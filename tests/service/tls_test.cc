@@ -37,8 +37,8 @@ TlsFiles Files(const Certificates& certs, const std::string& name) {
 // A node's lever service behind the credentials under test.
 class Node {
  public:
-  explicit Node(const TlsFiles& files)
-      : authorizer_(files), store_(clock_), service_(store_, canaries_, authorizer_) {
+  explicit Node(const TlsFiles& files, const IdentityConfig& identity = {})
+      : authorizer_(files, identity), store_(clock_), service_(store_, canaries_, authorizer_) {
     auto tls = ServerTls::Make(
         files, [this](const absl::StatusOr<absl::Time>& heard) { heard_.push_back(heard); });
     EXPECT_TRUE(tls.ok()) << tls.status();
@@ -55,7 +55,7 @@ class Node {
 
   // A fresh connection each time: a shared subchannel would keep the certificate it began with.
   grpc::Status Call(const std::shared_ptr<grpc::ChannelCredentials>& credentials,
-                    bool admin = false) const {
+                    bool admin = false, const std::string& header = "") const {
     grpc::ChannelArguments arguments;
     arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
     arguments.SetSslTargetNameOverride("localhost");
@@ -63,6 +63,7 @@ class Node {
         grpc::CreateCustomChannel("127.0.0.1:" + std::to_string(port_), credentials, arguments));
     grpc::ClientContext context;
     context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(20));
+    if (!header.empty()) context.AddMetadata("x-client", header);
     if (admin) {
       v1::SetLeversResponse response;
       return stub->SetLevers(&context, test::SetRequest("max_batch_rows", "8"), &response);
@@ -149,6 +150,28 @@ TEST(Tls, MutualTlsKnowsClientsByName) {
   EXPECT_TRUE(node.Call(As(certs, "root"), true).ok());
   ASSERT_EQ(node.store().History().size(), 1u);
   EXPECT_EQ(node.store().History()[0].actor, "root.test");  // the SAN goes before the CN
+}
+
+// An identity gives no right.
+TEST(Tls, AProxysCertificateVouchesForNamesAndNamesGiveNoRights) {
+  Certificates certs;
+  for (const char* name : {"server", "proxy", "root"}) certs.Issue(name);
+  TlsFiles files = Files(certs, "server");
+  files.client_ca = certs.Path("ca.pem");
+  files.admin_clients = {"root.test"};
+  const IdentityConfig identity{.header = "x-client", .trusted_peers = {"proxy.test"}};
+  {
+    Node node(files, identity);
+    EXPECT_EQ(node.Call(As(certs, "proxy"), true, "root.test").error_code(),
+              grpc::StatusCode::PERMISSION_DENIED);
+    // Not a trusted peer: what it says of itself is ignored.
+    ASSERT_TRUE(node.Call(As(certs, "root"), true, "alice").ok());
+    EXPECT_EQ(node.store().History().back().actor, "root.test");
+  }
+  files.admin_clients = {"proxy"};
+  Node node(files, identity);
+  ASSERT_TRUE(node.Call(As(certs, "proxy"), true, "alice").ok());
+  EXPECT_EQ(node.store().History().back().actor, "header:alice via proxy.test");
 }
 
 TEST(Tls, NewHandshakesSeeANewPairWithoutARestart) {
