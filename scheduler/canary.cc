@@ -40,14 +40,14 @@ bool Canary::NoteVersions(const BatchEvent& event, absl::Time now) {
   if (event.lever_epoch < arms_since_) return false;
   bool any_new = false;
   for (const auto& shard : event.shards) {
-    const CanaryVersions::Standing standing = versions_.Look(*shard);
+    const CanaryVersions::Standing standing = versions_.Look(*shard, event.candidate);
     if (standing == CanaryVersions::Standing::kPast) return false;
     any_new |= standing == CanaryVersions::Standing::kNew;
   }
   if (!any_new) return true;
   for (const auto& shard : event.shards) OnServes(VersionOf(*shard), now);
   if (!event.status.ok()) return true;
-  for (const auto& shard : event.shards) versions_.Ran(*shard);
+  for (const auto& shard : event.shards) versions_.Ran(*shard, event.candidate);
   return true;
 }
 
@@ -136,8 +136,9 @@ void Canary::Compare(const BatchEvent& event, absl::Time now) {
 
 void Canary::OnShadow(const ShadowEvent& event) {
   if (event.canary != id_) return;
-  const bool past = event.lever_epoch < arms_since_ ||
-                    versions_.Look(*event.shard) == CanaryVersions::Standing::kPast;
+  const bool past =
+      event.lever_epoch < arms_since_ ||
+      versions_.Look(*event.shard, event.candidate) == CanaryVersions::Standing::kPast;
   CanarySide& side = event.candidate ? now_->canary : now_->control;
   switch (event.result) {
     case ShadowResult::kPass:
@@ -248,6 +249,14 @@ absl::Status Canary::MayPromote() const {
         absl::StrFormat("what was compared is of %d clients on the canary's side and %d on the "
                         "control's, of %d a side that the guards ask for",
                         canary_side.clients, control_side.clients, spec_.guards.min_clients) +
+        RestartNote());
+  }
+  if (const std::optional<WeightVersion> untried = versions_.Untried(); untried.has_value()) {
+    return absl::FailedPreconditionError(
+        absl::StrFormat(
+            "no batch of the canary's side has run on %s %s, which replaced one that it "
+            "had run on",
+            untried->shard, Describe(*untried)) +
         RestartNote());
   }
   return absl::OkStatus();

@@ -78,6 +78,7 @@ class Canary {
   void OnBatch(const BatchEvent& event, absl::Time now);
   // A version of a weight serves; what it replaced does no more.
   void OnServes(const WeightVersion& version, absl::Time now);
+  void OnUnloads(const std::string& shard) { versions_.Gone(shard); }
   // From this epoch on other levers choose other arms (CanarySplit::arms_since).
   void OnArms(uint64_t since, absl::Time now);
   // How the traffic of its side has outgrown its share (canary_share.h); empty: it has not.

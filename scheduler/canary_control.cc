@@ -115,11 +115,12 @@ absl::StatusOr<CanaryReport> CanaryControl::Start(const CanarySpec& spec, uint64
   return Report();
 }
 
-void CanaryControl::ShardServes(const WeightVersion& version) {
+void CanaryControl::OnShard(const ShardInfo& info) {
   if (!live_.load(std::memory_order_acquire)) return;
   absl::MutexLock lock(&mu_);
   if (canary_ == nullptr || canary_->ended()) return;
-  canary_->OnServes(version, clock_.Now());
+  if (info.state == ShardState::kServing) canary_->OnServes(VersionOf(info), clock_.Now());
+  if (info.state == ShardState::kDraining) canary_->OnUnloads(info.name);
   act_.Signal();
 }
 

@@ -48,9 +48,9 @@ class CanaryControl final : public Observer {
   absl::StatusOr<CanaryReport> Heartbeat(uint64_t id);
   // The canary that runs, else the last one of this life of the node.
   std::optional<CanaryReport> Last() const;
-  // A version of a weight serves: to be called before the load or replacement that made it returns,
-  // so that no evidence of the version before it promotes it, though no batch ran on it yet.
-  void ShardServes(const WeightVersion& version);
+  // A weight's state changed (ShardStore's on_change): evidence of the version before it must not
+  // promote it, though no batch ran on it yet.
+  void OnShard(const ShardInfo& info);
 
   // The last minute as the canary divides it, or would.
   CanaryTraffic TrafficNow(const CanarySpec& spec, uint64_t salt) const {

@@ -73,13 +73,15 @@ CanaryTraffic TrafficOf(const Traffic& traffic, const CanarySpec& spec, uint64_t
   }
   out.units = static_cast<int64_t>(seen.units.size());
   out.expected = ExpectedShare(seen, salt, spec.share);
+  uint64_t largest = 0;
   for (const UnitRows& unit : seen.units) {
     out.canary_units += Assigned(salt, unit.key, spec.share);
     const double share = static_cast<double>(unit.rows) / rows;
     if (share <= out.largest) continue;
     out.largest = share;
-    out.largest_unit = unit.name;
+    largest = unit.key;
   }
+  out.largest_unit = traffic.NameOf(spec.unit, largest);
   return out;
 }
 

@@ -39,12 +39,13 @@ std::string Describe(const CanaryRestart& restart) {
       what, restart.canary_batches, restart.control_batches, restart.shadow_passed);
 }
 
-CanaryVersions::Standing CanaryVersions::Look(const Shard& shard) const {
+CanaryVersions::Standing CanaryVersions::Look(const Shard& shard, bool candidate) const {
   const auto known = known_.find(shard.name);
   if (known == known_.end()) return Standing::kNew;
   const uint64_t latest = known->second.version.version;
   if (shard.version < latest) return Standing::kPast;
-  return shard.version == latest && known->second.ran ? Standing::kRan : Standing::kNew;
+  const bool known_so = candidate ? known->second.tried : known->second.ran;
+  return shard.version == latest && known_so ? Standing::kRan : Standing::kNew;
 }
 
 std::optional<WeightVersion> CanaryVersions::Note(const WeightVersion& version) {
@@ -53,8 +54,27 @@ std::optional<WeightVersion> CanaryVersions::Note(const WeightVersion& version) 
   if (fresh || version.version <= known.version.version) return std::nullopt;
   std::optional<WeightVersion> before;
   if (known.ran) before = std::move(known.version);
-  known = {.version = version};
+  known = {.version = version, .owed = known.tried || known.owed};
   return before;
+}
+
+void CanaryVersions::Ran(const Shard& shard, bool candidate) {
+  Known& known = known_[shard.name];
+  known.ran = true;
+  if (!candidate) return;
+  known.tried = true;
+  known.owed = false;
+}
+
+void CanaryVersions::Gone(const std::string& shard) {
+  if (const auto known = known_.find(shard); known != known_.end()) known->second.owed = false;
+}
+
+std::optional<WeightVersion> CanaryVersions::Untried() const {
+  for (const auto& [name, known] : known_) {
+    if (known.owed) return known.version;
+  }
+  return std::nullopt;
 }
 
 }  // namespace fulcrum

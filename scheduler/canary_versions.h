@@ -38,19 +38,25 @@ class CanaryVersions {
  public:
   enum class Standing : uint8_t {
     kRan,   // it is the latest known, and evidence is of it
-    kNew,   // it, or that batches run on it, is not known yet: Note, then Ran
+    kNew,   // it, or that batches of this side run on it, is not known yet: Note, then Ran
     kPast,  // a later version is known
   };
-  Standing Look(const Shard& shard) const;
+  Standing Look(const Shard& shard, bool candidate) const;
   // Notes a version that serves. Returns the one before it if batches ran on that.
   std::optional<WeightVersion> Note(const WeightVersion& version);
-  // A batch ran on the version, which is the latest noted.
-  void Ran(const Shard& shard) { known_[shard.name].ran = true; }
+  // A batch ran on the version, which is the latest noted; `candidate`: on the canary's side.
+  void Ran(const Shard& shard, bool candidate);
+  // The weight was unloaded.
+  void Gone(const std::string& shard);
+  // A version that replaced one which the canary's side had run, and has not run there itself: the
+  // canary says nothing of it.
+  std::optional<WeightVersion> Untried() const;
 
  private:
   struct Known {
     WeightVersion version;
-    bool ran = false;
+    bool ran = false, tried = false;  // at all; by the canary's side
+    bool owed = false;                // the version before it was tried
   };
   absl::flat_hash_map<std::string, Known> known_;  // by shard
 };

@@ -40,27 +40,38 @@ void Traffic::Add(std::span<const Call* const> calls, absl::Time at) {
         0, [] { return std::string(); }, fastest, at);
 }
 
-SeenTraffic Traffic::Sum(TrafficTable Stripe::*table, absl::Time now) const {
-  SeenTraffic seen;
-  absl::flat_hash_map<uint64_t, size_t> places;
-  for (const Stripe& stripe : stripes_) {
-    absl::MutexLock lock(&stripe.mu);
-    (stripe.*table).AddTo(now, seen, places);
-  }
-  return seen;
-}
-
-SeenTraffic Traffic::By(CanaryUnit unit, absl::Time now) const {
+TrafficTable Traffic::Stripe::*Traffic::TableOf(CanaryUnit unit) {
   switch (unit) {
     case CanaryUnit::kConnection:
-      return Sum(&Stripe::connections, now);
+      return &Stripe::connections;
     case CanaryUnit::kShard:
-      return Sum(&Stripe::shards, now);
+      return &Stripe::shards;
     case CanaryUnit::kClient:
     case CanaryUnit::kBatch:
       break;
   }
-  return Sum(&Stripe::clients, now);
+  return &Stripe::clients;
+}
+
+SeenTraffic Traffic::Sum(TrafficTable Stripe::*table, absl::Time now) const {
+  SeenTraffic seen;
+  for (const Stripe& stripe : stripes_) {
+    seen.units.reserve(seen.units.size() + TrafficTable::kMostEntries);
+    absl::MutexLock lock(&stripe.mu);
+    (stripe.*table).AddTo(now, seen);
+  }
+  Merge(seen.units);
+  return seen;
+}
+
+SeenTraffic Traffic::By(CanaryUnit unit, absl::Time now) const { return Sum(TableOf(unit), now); }
+
+std::string Traffic::NameOf(CanaryUnit unit, uint64_t key) const {
+  for (const Stripe& stripe : stripes_) {
+    absl::MutexLock lock(&stripe.mu);
+    if (std::string name = (stripe.*TableOf(unit)).NameOf(key); !name.empty()) return name;
+  }
+  return std::string();
 }
 
 int64_t Traffic::FastestRows(absl::Time now) const { return Sum(&Stripe::fastest, now).rows; }

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string>
 
 #include "absl/base/optimization.h"
 #include "absl/base/thread_annotations.h"
@@ -27,6 +28,8 @@ class Traffic {
 
   // By client, connection or shard. By batch: the clients, since each batch is drawn anew.
   SeenTraffic By(CanaryUnit unit, absl::Time now) const;
+  // For people; empty when it is no longer known.
+  std::string NameOf(CanaryUnit unit, uint64_t key) const;
   // Rows of calls under FASTEST, which alone a canary by batch divides.
   int64_t FastestRows(absl::Time now) const;
 
@@ -37,6 +40,7 @@ class Traffic {
     TrafficTable clients ABSL_GUARDED_BY(mu),
         connections ABSL_GUARDED_BY(mu), shards ABSL_GUARDED_BY(mu), fastest ABSL_GUARDED_BY(mu);
   };
+  static TrafficTable Stripe::*TableOf(CanaryUnit unit);
   SeenTraffic Sum(TrafficTable Stripe::*table, absl::Time now) const;
 
   std::array<Stripe, kStripes> stripes_;

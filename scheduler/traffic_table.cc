@@ -57,19 +57,39 @@ void TrafficTable::Add(uint64_t key, absl::FunctionRef<std::string()> name, int6
   pane.Count(key, name, rows);
 }
 
-void TrafficTable::AddTo(absl::Time now, SeenTraffic& seen,
-                         absl::flat_hash_map<uint64_t, size_t>& places) const {
+void TrafficTable::AddTo(absl::Time now, SeenTraffic& seen) const {
   const int64_t newest = NumberOf(now), oldest = newest - static_cast<int64_t>(kFullPanes);
   for (const Pane& pane : panes_) {
     if (pane.number < oldest || pane.number > newest) continue;
     seen.rows += pane.total;
     seen.more |= pane.full;
     for (size_t i = 0; i < pane.keys.size(); ++i) {
-      const auto [place, fresh] = places.try_emplace(pane.keys[i], seen.units.size());
-      if (fresh) seen.units.push_back({.key = pane.keys[i], .name = pane.names[i]});
-      seen.units[place->second].rows += pane.rows[i] - pane.errors[i];
+      seen.units.push_back({.key = pane.keys[i], .rows = pane.rows[i] - pane.errors[i]});
     }
   }
+}
+
+std::string TrafficTable::NameOf(uint64_t key) const {
+  for (const Pane& pane : panes_) {
+    if (const auto place = pane.places.find(key); place != pane.places.end()) {
+      return pane.names[place->second];
+    }
+  }
+  return std::string();
+}
+
+void Merge(std::vector<UnitRows>& units) {
+  std::sort(units.begin(), units.end(),
+            [](const UnitRows& a, const UnitRows& b) { return a.key < b.key; });
+  size_t kept = 0;
+  for (size_t i = 0; i < units.size(); ++i) {
+    if (kept > 0 && units[kept - 1].key == units[i].key) {
+      units[kept - 1].rows += units[i].rows;
+    } else {
+      units[kept++] = units[i];
+    }
+  }
+  units.resize(kept);
 }
 
 }  // namespace fulcrum

@@ -21,7 +21,6 @@ namespace fulcrum {
 
 struct UnitRows {
   uint64_t key = 0;  // KeyHash of what names it (canary_split.h)
-  std::string name;  // for people
   int64_t rows = 0;  // at least so many
 };
 
@@ -31,6 +30,8 @@ struct SeenTraffic {
   std::vector<UnitRows> units = {};
   bool more = false;  // units that are not listed sent rows too
 };
+// Makes one of the entries that a unit has.
+void Merge(std::vector<UnitRows>& units);
 
 class TrafficTable {
  public:
@@ -41,13 +42,17 @@ class TrafficTable {
   // `name` is called for a unit that is not in the pane yet.
   void Add(uint64_t key, absl::FunctionRef<std::string()> name, int64_t rows, absl::Time at);
 
-  // Adds the last minute, and up to one pane more, to what other tables had. `places` says where in
-  // `seen` a key is.
-  void AddTo(absl::Time now, SeenTraffic& seen,
-             absl::flat_hash_map<uint64_t, size_t>& places) const;
+  // Adds the last minute, and up to one pane more, to what other tables had: up to kMostEntries
+  // entries, of a unit one for each pane that has it (Merge). Copies numbers alone, so that a
+  // thread that adds rows meanwhile waits for a few microseconds at most.
+  void AddTo(absl::Time now, SeenTraffic& seen) const;
+  // Empty for a unit that is in no pane.
+  std::string NameOf(uint64_t key) const;
+
+  static constexpr size_t kPanes = kFullPanes + 1;  // and the one that time is in
+  static constexpr size_t kMostEntries = kPanes * kUnits;
 
  private:
-  static constexpr size_t kPanes = kFullPanes + 1;  // and the one that time is in
   struct Pane {
     int64_t number = -1;  // of its time, in panes since the epoch
     int64_t total = 0;

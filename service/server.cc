@@ -349,7 +349,7 @@ void Server::Impl::Fail(const absl::Status& why) {
 }
 
 void Server::Impl::OnShardChange(const ShardInfo& info) {
-  if (info.state == ShardState::kServing) canaries_.ShardServes(VersionOf(info));
+  canaries_.OnShard(info);
   health_.OnShard(info);
   log_.Info("shard", {{"name", info.name},
                       {"state", Name(info.state)},

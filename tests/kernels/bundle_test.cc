@@ -21,6 +21,7 @@ Bundle Example() {
           .device = "cuda:0",
           .shard = "models/m/shards/s",
           .shard_hash = "00ff",
+          .shard_version = 7,
           .origin = "synthetic:3",
           .tensor = "w",
           .family = Family::kFfnDown,
@@ -48,9 +49,20 @@ TEST(Bundle, ComesBackAsItWasWritten) {
   ASSERT_TRUE(read.ok()) << read.status();
   EXPECT_EQ(EncodeBundle(*read), EncodeBundle(bundle));
   EXPECT_EQ(read->detail, bundle.detail);
+  EXPECT_EQ(read->shard_version, 7u);
   EXPECT_EQ(read->activations, bundle.activations);
   EXPECT_EQ(read->outputs, bundle.outputs);
   EXPECT_EQ(read->step, Step::kPrefill);
+}
+
+TEST(Bundle, OneThatDoesNotSayTheVersionIsRead) {
+  std::string bytes = EncodeBundle(Example());
+  const std::string version = "\"shard_version\":7,";
+  ASSERT_NE(bytes.find(version), std::string::npos);
+  bytes.erase(bytes.find(version), version.size());
+  const auto read = DecodeBundle(bytes);
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(read->shard_version, 0u);
 }
 
 TEST(Bundle, EveryPrefixAndEveryFlippedByteIsRefused) {

@@ -85,6 +85,7 @@ TEST_F(AuditorTest, OneFlippedBitOfOneColumnIsFoundAndDescribed) {
     EXPECT_EQ(incident.what, "audit");
     EXPECT_EQ(incident.shard, "s");
     EXPECT_EQ(incident.shard_hash, shard_->hash);
+    EXPECT_EQ(incident.shard_version, shard_->version);
     EXPECT_EQ(incident.device, "fake:0");
     EXPECT_EQ(incident.arm, "arm");
     EXPECT_EQ(incident.column, 2);

@@ -172,6 +172,73 @@ TEST_F(CanaryVersionsTest, UnloadedAndLoadedAgainIsAnotherVersion) {
   EXPECT_EQ(Last().restarts[0].after.version, 2u);
 }
 
+// Enough is compared again, but of other weights alone.
+TEST_F(CanaryVersionsTest, AReplacementThatTheCanaryNeverRanIsNotPromoted) {
+  const auto other = store_.Load(Request("models/m/shards/other", 5));
+  ASSERT_TRUE(other.ok()) << other.status();
+  const uint64_t id = MustStart(Spec());
+  RunCanaryBatches(30);
+  Replace(4);
+  const auto replaced = shard_;
+  shard_ = *other;
+  RunCanaryBatches(60);
+  const absl::Status early = control_.Promote(id, "me", "").status();
+  EXPECT_TRUE(absl::IsFailedPrecondition(early));
+  EXPECT_THAT(std::string(early.message()),
+              HasSubstr("no batch of the canary's side has run on models/m/shards/s version 2"));
+  shard_ = replaced;
+  RunCanaryBatches(1);
+  EXPECT_TRUE(control_.Promote(id, "me", "").ok());
+}
+
+TEST_F(CanaryVersionsTest, UnlessItIsUnloaded) {
+  const auto other = store_.Load(Request("models/m/shards/other", 5));
+  ASSERT_TRUE(other.ok()) << other.status();
+  const uint64_t id = MustStart(Spec());
+  RunCanaryBatches(30);
+  Replace(4);
+  shard_ = *other;
+  RunCanaryBatches(60);
+  while (!store_.Unload(kName, absl::Seconds(60)).ok()) std::this_thread::yield();
+  EXPECT_TRUE(control_.Promote(id, "me", "").ok());
+}
+
+// What the canary's side never had it owes nothing of.
+TEST_F(CanaryVersionsTest, AWeightOfTheControlsSideMayBeReplaced) {
+  const auto other = store_.Load(Request("models/m/shards/other", 5));
+  ASSERT_TRUE(other.ok()) << other.status();
+  CanarySpec spec = Spec();
+  spec.unit = CanaryUnit::kShard;
+  const auto started = control_.Start(spec, 0, false);
+  ASSERT_TRUE(started.ok()) << started.status();
+  const auto on_canary = [&](const std::string& name) {
+    return Assigned(started->salt, KeyHash(name), spec.share);
+  };
+  std::string control_name;
+  for (int i = 0; control_name.empty(); ++i) {
+    const std::string name = "models/m/shards/c" + std::to_string(i);
+    if (!on_canary(name)) control_name = name;
+  }
+  std::shared_ptr<const Shard> canary_shard;
+  for (int i = 0; canary_shard == nullptr; ++i) {
+    const std::string name = "models/m/shards/d" + std::to_string(i);
+    if (on_canary(name)) canary_shard = *store_.Load(Request(name, 5));
+  }
+  shard_ = *store_.Load(Request(control_name, 5));
+  for (int i = 0; i < 30; ++i) CallOnce();
+  const auto replaced = store_.Replace(Request(control_name, 6));
+  ASSERT_TRUE(replaced.ok()) << replaced.status();
+  for (int i = 0; i < 60; ++i) {
+    shard_ = i % 2 == 0 ? *replaced : canary_shard;
+    CallOnce();
+    shadow_.Flush();
+    AwaitGraded();
+  }
+  EXPECT_EQ(Last().restart_count, 1);
+  const absl::Status promoted = control_.Promote(started->id, "me", "").status();
+  EXPECT_TRUE(promoted.ok()) << promoted;
+}
+
 TEST_F(CanaryVersionsTest, ACanaryThatHoldsGathersAnew) {
   MustStart(Spec());
   RunCanaryBatches(60);
@@ -301,17 +368,27 @@ TEST(CanaryVersions, KnowsTheLatestAndWhetherItRan) {
   two->version = 2;
   using Standing = CanaryVersions::Standing;
   CanaryVersions versions;
-  EXPECT_EQ(versions.Look(*one), Standing::kNew);
+  EXPECT_EQ(versions.Look(*one, false), Standing::kNew);
   EXPECT_FALSE(versions.Note(VersionOf(*one)).has_value());
-  EXPECT_EQ(versions.Look(*one), Standing::kNew);  // it has not run
-  versions.Ran(*one);
-  EXPECT_EQ(versions.Look(*one), Standing::kRan);
+  EXPECT_EQ(versions.Look(*one, false), Standing::kNew);  // it has not run
+  versions.Ran(*one, false);
+  EXPECT_EQ(versions.Look(*one, false), Standing::kRan);
+  EXPECT_EQ(versions.Look(*one, true), Standing::kNew);
+  versions.Ran(*one, true);
+  EXPECT_EQ(versions.Look(*one, true), Standing::kRan);
+  EXPECT_FALSE(versions.Untried().has_value());
   const auto before = versions.Note(VersionOf(*two));
   ASSERT_TRUE(before.has_value());
   EXPECT_EQ(before->version, 1u);
-  EXPECT_EQ(versions.Look(*one), Standing::kPast);
-  EXPECT_EQ(versions.Look(*two), Standing::kNew);
+  EXPECT_EQ(versions.Look(*one, true), Standing::kPast);
+  EXPECT_EQ(versions.Look(*two, true), Standing::kNew);
   EXPECT_FALSE(versions.Note(VersionOf(*one)).has_value());  // a late one
+  ASSERT_TRUE(versions.Untried().has_value());
+  EXPECT_EQ(versions.Untried()->version, 2u);
+  versions.Ran(*two, false);
+  EXPECT_TRUE(versions.Untried().has_value());
+  versions.Ran(*two, true);
+  EXPECT_FALSE(versions.Untried().has_value());
 }
 
 }  // namespace

@@ -56,6 +56,7 @@ class ShadowTest : public ::testing::Test {
     batch_.rows = kM;
     auto shard = std::make_shared<Shard>();
     shard->name = "models/m/shards/s";
+    shard->version = 3;
     shard->source = source_;
     shard->weight = *backend_.Upload(*source_);
     shard->backend = &backend_;
@@ -133,6 +134,7 @@ TEST_F(ShadowTest, AWrongProductFailsAndLeavesABundleThatHoldsIt) {
   EXPECT_EQ(bundle->arm, "tried");
   EXPECT_EQ(bundle->node, "node-1");
   EXPECT_EQ(bundle->shard_hash, shard_->hash);
+  EXPECT_EQ(bundle->shard_version, 3u);
   EXPECT_EQ(bundle->rows, kM);
   EXPECT_EQ(bundle->columns, 128);
   EXPECT_EQ(bundle->column % 128, 0);

@@ -24,13 +24,13 @@ void Add(TrafficTable& table, const std::string& name, int64_t rows, absl::Time 
 }
 SeenTraffic Look(const TrafficTable& table, absl::Time now = kStart) {
   SeenTraffic seen;
-  absl::flat_hash_map<uint64_t, size_t> places;
-  table.AddTo(now, seen, places);
+  table.AddTo(now, seen);
+  Merge(seen.units);
   return seen;
 }
 int64_t RowsOf(const SeenTraffic& seen, const std::string& name) {
   const auto unit = std::find_if(seen.units.begin(), seen.units.end(),
-                                 [&](const UnitRows& u) { return u.name == name; });
+                                 [&](const UnitRows& u) { return u.key == KeyHash(name); });
   return unit == seen.units.end() ? 0 : unit->rows;
 }
 
@@ -97,8 +97,10 @@ TEST(TrafficTable, NamesThatAreMadeUpNeitherGrowItNorHideALargeUnit) {
   // It is a fifth of all rows: at most the 512th part of all is unsure.
   EXPECT_GT(RowsOf(seen, "large"), kNames / 4 * 9 / 10);
   EXPECT_LE(RowsOf(seen, "large"), kNames / 4);
+  EXPECT_EQ(table.NameOf(KeyHash("large")), "large");
+  EXPECT_EQ(table.NameOf(KeyHash("never there")), "");
   for (const UnitRows& unit : seen.units) {
-    EXPECT_TRUE(unit.name == "large" || unit.rows < kNames / 100) << unit.name;
+    EXPECT_TRUE(unit.key == KeyHash("large") || unit.rows < kNames / 100);
   }
 }
 
@@ -133,6 +135,10 @@ TEST_F(TrafficTest, KnowsClientsConnectionsShardsAndPolicies) {
   EXPECT_EQ(RowsOf(traffic_.By(CanaryUnit::kShard, kStart), "b"), 4);
   EXPECT_EQ(traffic_.By(CanaryUnit::kBatch, kStart).units.size(), 2u);
   EXPECT_EQ(traffic_.FastestRows(kStart), 5);
+  EXPECT_EQ(traffic_.NameOf(CanaryUnit::kShard, KeyHash("b")), "b");
+  EXPECT_EQ(traffic_.NameOf(CanaryUnit::kClient, KeyHash("x")), "x");
+  EXPECT_EQ(traffic_.NameOf(CanaryUnit::kConnection, connections.units[0].key),
+            "a connection of " + std::string(connections.units[0].rows == 4 ? "y" : "x"));
 }
 
 }  // namespace

@@ -19,6 +19,8 @@
 #include "service/tls_material.h"
 #include "tests/service/support/certificates.h"
 #include "tests/service/support/lever_requests.h"
+#include "tests/support/fake_backend.h"
+#include "tests/support/test_call.h"
 
 namespace fulcrum::service {
 namespace {
@@ -55,7 +57,8 @@ class Node {
 
   // A fresh connection each time: a shared subchannel would keep the certificate it began with.
   grpc::Status Call(const std::shared_ptr<grpc::ChannelCredentials>& credentials,
-                    bool admin = false, const std::string& header = "") const {
+                    bool admin = false, const std::string& header = "",
+                    v1::ListLeversResponse* list = nullptr) const {
     grpc::ChannelArguments arguments;
     arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
     arguments.SetSslTargetNameOverride("localhost");
@@ -68,13 +71,14 @@ class Node {
       v1::SetLeversResponse response;
       return stub->SetLevers(&context, test::SetRequest("max_batch_rows", "8"), &response);
     }
-    v1::ListLeversResponse response;
-    return stub->ListLevers(&context, {}, &response);
+    v1::ListLeversResponse ignored;
+    return stub->ListLevers(&context, {}, list == nullptr ? &ignored : list);
   }
 
   int port() const { return port_; }
   ServerTls& tls() { return *tls_; }
   LeverStore& store() { return store_; }
+  CanaryControl& canaries() { return canaries_; }
   const std::vector<absl::StatusOr<absl::Time>>& heard() const { return heard_; }
 
  private:
@@ -150,6 +154,28 @@ TEST(Tls, MutualTlsKnowsClientsByName) {
   EXPECT_TRUE(node.Call(As(certs, "root"), true).ok());
   ASSERT_EQ(node.store().History().size(), 1u);
   EXPECT_EQ(node.store().History()[0].actor, "root.test");  // the SAN goes before the CN
+}
+
+TEST(Tls, NamesOfClientsAreForAdmins) {
+  Certificates certs;
+  for (const char* name : {"server", "alice", "root"}) certs.Issue(name);
+  TlsFiles files = Files(certs, "server");
+  files.client_ca = certs.Path("ca.pem");
+  files.admin_clients = {"root.test"};
+  Node node(files);
+  test::FakeBackend backend;
+  test::TestCall call({test::MakeShard(backend, "s", 1)}, 4);
+  call.client = "bob.test";
+  const fulcrum::Call* const calls[] = {&call};
+  node.canaries().OnCalls(calls, absl::Now());
+  v1::ListLeversResponse list;
+  ASSERT_TRUE(node.Call(As(certs, "alice"), false, "", &list).ok());
+  EXPECT_EQ(list.traffic().clients(), 1);
+  EXPECT_EQ(list.traffic().largest_share(), 1);
+  EXPECT_EQ(list.traffic().largest_unit(), "");
+  EXPECT_FALSE(list.has_canary());
+  ASSERT_TRUE(node.Call(As(certs, "root"), false, "", &list).ok());
+  EXPECT_EQ(list.traffic().largest_unit(), "bob.test");
 }
 
 // An identity gives no right.

@@ -85,9 +85,7 @@ class CanaryRig : public ::testing::Test {
   LeverStore levers_{clock_};
   RecordingObserver observer_;
   CanaryControl control_{levers_, observer_, clock_, nullptr};
-  ShardStore store_{{&backend_}, [this](const ShardInfo& info) {
-                      if (info.state == ShardState::kServing) control_.ShardServes(VersionOf(info));
-                    }};
+  ShardStore store_{{&backend_}, [this](const ShardInfo& info) { control_.OnShard(info); }};
   std::shared_ptr<const Shard> shard_;
   Auditor auditor_{store_, control_, {.outputs_per_batch = 64, .scrub_interval = {}}};
   Shadow shadow_{control_, nullptr, {}};
