@@ -16,8 +16,8 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "kernels/ladder/levers.h"
+#include "kernels/weights/name_part.h"
 #include "service/config.h"
-#include "service/shard_name.h"
 #include "service/tls_material.h"
 #include "service/unix_socket.h"
 
