@@ -69,7 +69,9 @@ class Lifecycle(unittest.TestCase):
             proxy.close()
 
     def test_sigterm_during_a_long_load_does_not_wait_for_it(self):  # P095
-        node = Node('models { model: "big" synthetic: "qwen-27b" }\n', wait=False)
+        # More than many machines have: a budget that says otherwise, or the start would be refused.
+        node = Node('models { model: "big" synthetic: "qwen-27b" }\n'
+                    "memory_budget_bytes: 1099511627776\n", wait=False)
         with node:
             node.wait_listening()
             node.terminate()
