@@ -27,6 +27,7 @@ struct TensorInfo {
   uint64_t bytes = 0;          // inside the file: offset + bytes <= file size
   int q2_block = 0;            // kQ2_0: 64 or 128, 0 when the extent does not tell
   std::string undecided;       // why it cannot be read although its type is known; else empty
+  std::string refused;         // why the checkpoint cannot be served with it; else empty
   std::shared_ptr<const WeightFile> file;
 };
 
