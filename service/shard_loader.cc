@@ -1,21 +1,13 @@
-// From names to weights: the path rule, opening and slicing, and the load at start.
+// From names to weights: opening and slicing, and the load at start.
 // SPDX-License-Identifier: Apache-2.0
 #include "service/shard_loader.h"
 
-#include <limits.h>
-#include <stdlib.h>
-#include <sys/stat.h>
-
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 #include <map>
-#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "kernels/weights/checkpoint.h"
 #include "kernels/weights/slice.h"
@@ -29,57 +21,6 @@ namespace {
 constexpr uint64_t kSyntheticSeed = 1;  // the same bytes on every node
 
 using Source = std::shared_ptr<const WeightSource>;
-
-absl::Status OutsideRoots() {
-  return absl::PermissionDeniedError(
-      "the path is not under a weight root of this node: files are read only from the folders of "
-      "its configuration's weight_roots, after links are resolved");
-}
-
-std::optional<std::string> RealPath(const std::string& path) {
-  char* resolved = realpath(path.c_str(), nullptr);
-  if (resolved == nullptr) return std::nullopt;
-  std::string result = resolved;
-  free(resolved);
-  return result;
-}
-
-bool Under(const std::vector<std::string>& roots, const std::string& path) {
-  for (const std::string& root : roots) {
-    if (path == root || root == "/") return true;
-    if (path.size() > root.size() && path.starts_with(root) && path[root.size()] == '/') {
-      return true;
-    }
-  }
-  return false;
-}
-
-// One absolute candidate. What does not exist is NOT_FOUND only where the deepest part that does
-// exist lies under a root; otherwise the answer is the same as for what exists outside.
-absl::StatusOr<std::string> ResolveCandidate(const std::vector<std::string>& roots,
-                                             const std::string& path) {
-  if (const auto resolved = RealPath(path); resolved.has_value()) {
-    if (!Under(roots, *resolved)) return OutsideRoots();
-    return *resolved;
-  }
-  if (errno != ENOENT && errno != ENOTDIR) return OutsideRoots();
-  std::string missing = path;
-  while (true) {
-    while (missing.size() > 1 && missing.back() == '/') missing.pop_back();
-    struct stat info {};
-    // There, yet not resolvable: a link that dangles, and may point anywhere.
-    if (lstat(missing.c_str(), &info) == 0 && S_ISLNK(info.st_mode)) return OutsideRoots();
-    const size_t slash = missing.rfind('/');
-    if (slash == std::string::npos) return OutsideRoots();
-    const std::string parent = slash == 0 ? "/" : missing.substr(0, slash);
-    if (const auto resolved = RealPath(parent); resolved.has_value()) {
-      if (!Under(roots, *resolved)) return OutsideRoots();
-      return absl::NotFoundError("no such file under the weight roots");
-    }
-    if (parent == "/" || (errno != ENOENT && errno != ENOTDIR)) return OutsideRoots();
-    missing = parent;
-  }
-}
 
 absl::StatusOr<Source> Cut(Source source, const WeightFileRef& file) {
   if (file.row_begin == 0 && file.row_end == 0 && file.col_begin == 0 && file.col_end == 0) {
@@ -251,46 +192,14 @@ absl::StatusOr<Source> OpenConfigured(const WeightFileRef& file) {
 }
 
 ShardLoader::ShardLoader(ShardStore& store, const std::vector<std::string>& weight_roots)
-    : store_(store) {
-  for (const std::string& root : weight_roots) {
-    if (auto resolved = RealPath(root)) roots_.push_back(*std::move(resolved));
-  }
-}
-
-absl::StatusOr<std::string> ShardLoader::ResolvePath(const std::string& path) const {
-  if (roots_.empty()) {
-    return absl::FailedPreconditionError(
-        "this node's configuration has no weight_roots, so callers cannot load files");
-  }
-  if (path.empty() || path.size() >= PATH_MAX || path.find('\0') != std::string::npos) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("a path of %d bytes%s; expected 1 to %d bytes without NUL", path.size(),
-                        path.find('\0') != std::string::npos ? " with a NUL" : "", PATH_MAX - 1));
-  }
-  for (absl::string_view part : absl::StrSplit(path, '/')) {
-    if (part == "..") return absl::InvalidArgumentError("the path has a '..' part");
-  }
-  if (path.front() == '/') return ResolveCandidate(roots_, path);
-  absl::StatusOr<std::string> result = absl::NotFoundError("no such file under the weight roots");
-  for (const std::string& root : roots_) {
-    absl::StatusOr<std::string> candidate = ResolveCandidate(roots_, absl::StrCat(root, "/", path));
-    if (candidate.ok()) return candidate;
-    if (absl::IsPermissionDenied(candidate.status())) result = std::move(candidate);
-  }
-  return result;
-}
+    : store_(store), roots_(weight_roots) {}
 
 absl::StatusOr<Source> ShardLoader::Open(const WeightFileRef& file) const {
-  const absl::StatusOr<std::string> path = ResolvePath(file.path);
+  const absl::StatusOr<std::string> path = roots_.Admit(file.path);
   if (!path.ok()) return path.status();
   if (file.tensor.empty()) return absl::InvalidArgumentError("no tensor is named");
-  // An index or a folder names further files, possibly through links: each has to pass the rule.
-  absl::StatusOr<TensorCatalog> catalog = ReadCatalog(*path);
+  const absl::StatusOr<TensorCatalog> catalog = roots_.Read(*path);
   if (!catalog.ok()) return catalog.status();
-  for (const std::string& member : catalog->files) {
-    const auto resolved = RealPath(member);
-    if (!resolved.has_value() || !Under(roots_, *resolved)) return OutsideRoots();
-  }
   absl::StatusOr<Source> source = OpenTensor(*catalog, file.tensor);
   if (!source.ok()) return source;
   return Cut(*std::move(source), file);

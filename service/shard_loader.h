@@ -1,7 +1,6 @@
 // Turns what a configuration or a caller names (a checkpoint, a synthetic model, a tensor of a
-// file) into weights in the shard store. The rule that a caller reaches files under the configured
-// roots only is here. Residency and versions are scheduler/shard_store.h's, file formats
-// kernels/weights'.
+// file) into weights in the shard store. Which files callers reach is weight_roots.h's, residency and
+// versions scheduler/shard_store.h's, file formats kernels/weights'.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -18,6 +17,7 @@
 #include "kernels/weights/weight_source.h"
 #include "scheduler/shard_store.h"
 #include "service/config.h"
+#include "service/weight_roots.h"
 
 namespace fulcrum::service {
 
@@ -67,17 +67,12 @@ class ShardLoader {
                       const std::function<void(const LoadProgress&)>& progress,
                       const std::atomic<bool>& stop);
 
-  // A caller's file. The path, after resolving links, must lie under a root: PERMISSION_DENIED says
-  // so and nothing else, whether or not something is there. FAILED_PRECONDITION without roots,
-  // INVALID_ARGUMENT for a path that is empty, has a ".." part or a NUL, NOT_FOUND under the roots.
+  // A caller's tensor. Errors are those of weight_roots.h for the path, and of the file.
   absl::StatusOr<std::shared_ptr<const WeightSource>> Open(const WeightFileRef& file) const;
-
-  // The resolved path, by the same rules.
-  absl::StatusOr<std::string> ResolvePath(const std::string& path) const;
 
  private:
   ShardStore& store_;
-  std::vector<std::string> roots_;  // resolved
+  const WeightRoots roots_;
 };
 
 // A configured file, which the operator chose: no root rule. Slices as asked.
