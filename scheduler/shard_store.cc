@@ -249,28 +249,6 @@ absl::StatusOr<std::shared_ptr<Shard>> ShardStore::Prepare(
   return shard;
 }
 
-absl::Status ShardStore::NoteFailure(const std::string& name, Family family,
-                                     const std::string& origin, const absl::Status& why) {
-  auto entry = std::make_shared<Entry>();
-  entry->info.name = name;
-  entry->info.family = family;
-  entry->info.origin = origin;
-  entry->info.error = why;
-  entry->info.state = ShardState::kFailed;
-  {
-    absl::MutexLock lock(&mu_);
-    const std::shared_ptr<Entry> held = Held(name);
-    if (held != nullptr && held->info.state != ShardState::kFailed) {
-      return absl::AlreadyExistsError(
-          absl::StrFormat("shard %s is %s", name, Name(held->info.state)));
-    }
-    entries_[name] = entry;
-    Changed(*entry);
-  }
-  TellChanges();
-  return absl::OkStatus();
-}
-
 absl::Status ShardStore::Unload(std::string_view name, absl::Duration patience) {
   std::shared_ptr<Entry> entry;
   std::shared_ptr<const Shard> released;

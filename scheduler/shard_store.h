@@ -90,10 +90,6 @@ class ShardStore {
   // What Load or Replace would answer by name and device alone: asked before files are opened.
   absl::Status CheckLoad(std::string_view name, std::string_view device) const;
   absl::Status CheckReplace(std::string_view name, std::string_view device) const;
-  // Lists a name as failed whose weights could not even be opened; Load may try it again later.
-  // ALREADY_EXISTS when the name is held in any other state.
-  absl::Status NoteFailure(const std::string& name, Family family, const std::string& origin,
-                           const absl::Status& why);
   // New calls are refused at once; returns when no call holds the shard any more, or
   // DEADLINE_EXCEEDED after `patience` (the shard stays draining and goes with its last call).
   absl::Status Unload(std::string_view name, absl::Duration patience);
