@@ -14,7 +14,7 @@ namespace fulcrum {
 
 struct BackendOptions {
   int cpu_threads = 0;              // 0: one per core this process may use
-  int64_t memory_budget_bytes = 0;  // per device, 0 = what the device has
+  int64_t memory_budget_bytes = 0;  // per device, 0 = what the device has (node_config.proto)
   // Keeps what arms of class w8a8 need with every fp8 weight (on CUDA its bytes a second time).
   // Without it they are declined for want of the capability, whatever their lever says later.
   bool w8a8 = false;

@@ -4,11 +4,10 @@
 #include "scheduler/shard_store.h"
 
 #include <algorithm>
-#include <atomic>
-#include <limits>
 #include <utility>
 
 #include "absl/strings/str_format.h"
+#include "kernels/placement.h"
 #include "kernels/weights/tensor_info.h"
 
 namespace fulcrum {
@@ -24,26 +23,25 @@ struct ShardStore::Entry {
 // Resident bytes promised or in use per device, versions that only calls still hold included.
 class ShardStore::Memory {
  public:
-  explicit Memory(size_t devices) : used_(devices) {}
-
-  int64_t Room(size_t device, int64_t budget) {
-    absl::MutexLock lock(&mu_);
-    return (budget > 0 ? budget : std::numeric_limits<int64_t>::max()) - used_[device];
+  explicit Memory(const std::vector<Backend*>& backends) {
+    for (const Backend* backend : backends) uses_.push_back({.backend = backend, .used = 0});
   }
-  bool Reserve(size_t device, int64_t bytes, int64_t budget) {
+
+  // Chooses a device and promises it to the weight.
+  absl::StatusOr<size_t> Reserve(const WeightSpec& spec, std::string_view device) {
     absl::MutexLock lock(&mu_);
-    if (budget > 0 && bytes > budget - used_[device]) return false;
-    used_[device] += bytes;
-    return true;
+    const absl::StatusOr<size_t> chosen = ChooseDevice(uses_, spec, device);
+    if (chosen.ok()) uses_[*chosen].used += uses_[*chosen].backend->ResidentBytes(spec);
+    return chosen;
   }
   void Release(size_t device, int64_t bytes) {
     absl::MutexLock lock(&mu_);
-    used_[device] -= bytes;
+    uses_[device].used -= bytes;
   }
 
  private:
   absl::Mutex mu_;
-  std::vector<int64_t> used_ ABSL_GUARDED_BY(mu_);
+  std::vector<DeviceUse> uses_ ABSL_GUARDED_BY(mu_);
 };
 
 namespace {
@@ -62,6 +60,11 @@ absl::Status WrongState(const ShardInfo& info, std::string_view wanted) {
       absl::StrFormat("shard %s is %s%s; %s", info.name, Name(info.state), why, wanted));
 }
 
+absl::Status InShard(std::string_view name, const absl::Status& status) {
+  return absl::Status(status.code(),
+                      absl::StrFormat("shard %s: %s", name, std::string(status.message())));
+}
+
 absl::Status CheckRequest(const LoadRequest& request) {
   if (request.name.empty()) {
     return absl::InvalidArgumentError("the shard has no name; expected models/M/shards/S");
@@ -69,11 +72,10 @@ absl::Status CheckRequest(const LoadRequest& request) {
   if (request.source == nullptr) {
     return absl::InvalidArgumentError(absl::StrFormat("shard %s has no weights", request.name));
   }
-  const WeightSpec& spec = request.source->spec();
-  if (spec.n <= 0 || spec.k <= 0) {
-    return absl::InvalidArgumentError(absl::StrFormat(
-        "shard %s: tensor %s has shape [%d, %d]; expected at least one row and one column",
-        request.name, spec.name, spec.n, spec.k));
+  if (!request.expect_hash.empty() && !IsContentHash(request.expect_hash)) {
+    return absl::InvalidArgumentError(
+        absl::StrFormat("shard %s: expect_hash %s; expected 64 lower-case hex digits", request.name,
+                        Quoted(request.expect_hash)));
   }
   return absl::OkStatus();
 }
@@ -94,7 +96,7 @@ ShardStore::ShardStore(std::vector<Backend*> backends,
                        std::function<void(const ShardInfo&)> on_change)
     : backends_(std::move(backends)),
       on_change_(std::move(on_change)),
-      memory_(std::make_shared<Memory>(backends_.size())) {}
+      memory_(std::make_shared<Memory>(backends_)) {}
 
 // Out of line: Entry and Memory are complete here only.
 ShardStore::~ShardStore() = default;
@@ -109,11 +111,7 @@ absl::StatusOr<std::shared_ptr<const Shard>> ShardStore::Load(const LoadRequest&
   entry->info.state = ShardState::kLoading;
   {
     absl::MutexLock lock(&mu_);
-    const std::shared_ptr<Entry> held = Held(request.name);
-    if (held != nullptr && held->info.state != ShardState::kFailed) {
-      return absl::AlreadyExistsError(absl::StrFormat(
-          "shard %s is %s; replace it or unload it first", request.name, Name(held->info.state)));
-    }
+    if (absl::Status s = CheckFree(request.name); !s.ok()) return s;
     entries_[request.name] = entry;
     Changed(*entry);
   }
@@ -128,11 +126,8 @@ absl::StatusOr<std::shared_ptr<const Shard>> ShardStore::Replace(const LoadReque
   std::shared_ptr<Entry> entry;
   {
     absl::MutexLock lock(&mu_);
+    if (absl::Status s = CheckReplaceable(request.name); !s.ok()) return s;
     entry = Held(request.name);
-    if (entry == nullptr) return NotFound(request.name);
-    if (entry->info.state != ShardState::kServing) {
-      return WrongState(entry->info, "only a serving shard can be replaced");
-    }
     // Calls may name it together with others of its device.
     if (placed.device.empty()) placed.device = entry->info.device;
     // Levers go by family, so new weights alone must not change it.
@@ -168,57 +163,65 @@ absl::StatusOr<std::shared_ptr<const Shard>> ShardStore::LoadInto(
   return std::shared_ptr<const Shard>(*prepared);
 }
 
+absl::Status ShardStore::CheckLoad(std::string_view name, std::string_view device) const {
+  {
+    absl::MutexLock lock(&mu_);
+    if (absl::Status s = CheckFree(name); !s.ok()) return s;
+  }
+  const absl::Status status = CheckDevice({backends_.data(), backends_.size()}, device);
+  return status.ok() ? status : InShard(name, status);
+}
+
+absl::Status ShardStore::CheckReplace(std::string_view name, std::string_view device) const {
+  {
+    absl::MutexLock lock(&mu_);
+    if (absl::Status s = CheckReplaceable(name); !s.ok()) return s;
+  }
+  const absl::Status status = CheckDevice({backends_.data(), backends_.size()}, device);
+  return status.ok() ? status : InShard(name, status);
+}
+
+absl::Status ShardStore::CheckFree(std::string_view name) const {
+  const std::shared_ptr<Entry> held = Held(name);
+  if (held == nullptr || held->info.state == ShardState::kFailed) return absl::OkStatus();
+  return absl::AlreadyExistsError(absl::StrFormat("shard %s is %s; replace it or unload it first",
+                                                  name, Name(held->info.state)));
+}
+
+absl::Status ShardStore::CheckReplaceable(std::string_view name) const {
+  const std::shared_ptr<Entry> held = Held(name);
+  if (held == nullptr) return NotFound(name);
+  if (held->info.state == ShardState::kServing) return absl::OkStatus();
+  return WrongState(held->info, "only a serving shard can be replaced");
+}
+
 absl::StatusOr<std::shared_ptr<void>> ShardStore::Place(const LoadRequest& request,
                                                         Backend** backend) const {
   const WeightSpec& spec = request.source->spec();
-  std::string seen;
-  size_t best = backends_.size();
-  int64_t most = std::numeric_limits<int64_t>::min();
-  for (size_t i = 0; i < backends_.size(); ++i) {
-    const DeviceInfo& device = backends_[i]->device();
-    if (!request.device.empty() && device.id != request.device) {
-      absl::StrAppendFormat(&seen, "%s%s", seen.empty() ? "" : ", ", device.id);
-      continue;
-    }
-    // Room for this very format and shape: devices lay weights out differently.
-    const int64_t room = memory_->Room(i, device.memory_bytes) - backends_[i]->ResidentBytes(spec);
-    if (room <= most || !backends_[i]->healthy()) continue;
-    most = room;
-    best = i;
-  }
-  if (best == backends_.size()) {
-    if (!request.device.empty() && seen.find(request.device) == std::string::npos) {
-      return absl::InvalidArgumentError(
-          absl::StrFormat("shard %s: no healthy device %s; others are: %s", request.name,
-                          Quoted(request.device), seen));
-    }
-    return absl::UnavailableError(
-        absl::StrFormat("shard %s: no healthy device to place it on", request.name));
-  }
-  *backend = backends_[best];
-  const DeviceInfo& device = backends_[best]->device();
-  const int64_t bytes = backends_[best]->ResidentBytes(spec);
-  if (!memory_->Reserve(best, bytes, device.memory_bytes)) {
+  const absl::StatusOr<size_t> chosen = memory_->Reserve(spec, request.device);
+  if (absl::IsResourceExhausted(chosen.status())) {
     return absl::ResourceExhaustedError(
-        absl::StrFormat("shard %s needs %d bytes on device %s, which has %d of %d free; unload a "
-                        "shard, or raise the configuration's memory_budget_bytes",
-                        request.name, bytes, device.id, memory_->Room(best, device.memory_bytes),
-                        device.memory_bytes));
+        absl::StrFormat("shard %s: %s; unload a shard, or raise the configuration's "
+                        "memory_budget_bytes. A replacement needs room beside the old version, "
+                        "which serves until the new one is ready",
+                        request.name, std::string(chosen.status().message())));
   }
-  return std::shared_ptr<void>(
-      nullptr, [memory = memory_, best, bytes](void*) { memory->Release(best, bytes); });
+  if (!chosen.ok()) return InShard(request.name, chosen.status());
+  *backend = backends_[*chosen];
+  const int64_t bytes = backends_[*chosen]->ResidentBytes(spec);
+  return std::shared_ptr<void>(nullptr, [memory = memory_, place = *chosen, bytes](void*) {
+    memory->Release(place, bytes);
+  });
 }
 
 absl::StatusOr<std::shared_ptr<Shard>> ShardStore::Prepare(
     const LoadRequest& request, const std::shared_ptr<absl::Notification>& gone) const {
+  const auto in_shard = [&](const absl::Status& status) { return InShard(request.name, status); };
+  const WeightSource& source = *request.source;
+  if (absl::Status s = CheckServable(source, request.allow_nan); !s.ok()) return in_shard(s);
   Backend* backend = nullptr;
   absl::StatusOr<std::shared_ptr<void>> memory = Place(request, &backend);
   if (!memory.ok()) return memory.status();
-  const auto in_shard = [&](const absl::Status& status) {
-    return absl::Status(status.code(), absl::StrFormat("shard %s: %s", request.name,
-                                                       std::string(status.message())));
-  };
-  const WeightSource& source = *request.source;
   if (!request.allow_nan) {
     if (absl::Status s = CheckFinite(source); !s.ok()) return in_shard(s);
   }
@@ -250,28 +253,6 @@ absl::StatusOr<std::shared_ptr<Shard>> ShardStore::Prepare(
   shard->hash = std::move(hash);
   shard->checksum = *checksum;
   return shard;
-}
-
-absl::Status ShardStore::NoteFailure(const std::string& name, Family family,
-                                     const std::string& origin, const absl::Status& why) {
-  auto entry = std::make_shared<Entry>();
-  entry->info.name = name;
-  entry->info.family = family;
-  entry->info.origin = origin;
-  entry->info.error = why;
-  entry->info.state = ShardState::kFailed;
-  {
-    absl::MutexLock lock(&mu_);
-    const std::shared_ptr<Entry> held = Held(name);
-    if (held != nullptr && held->info.state != ShardState::kFailed) {
-      return absl::AlreadyExistsError(
-          absl::StrFormat("shard %s is %s", name, Name(held->info.state)));
-    }
-    entries_[name] = entry;
-    Changed(*entry);
-  }
-  TellChanges();
-  return absl::OkStatus();
 }
 
 absl::Status ShardStore::Unload(std::string_view name, absl::Duration patience) {

@@ -68,7 +68,7 @@ struct LoadRequest {
   std::string name;
   std::optional<Family> family = {};  // none: a replaced shard's own, else kOther
   std::shared_ptr<const WeightSource> source;
-  bool allow_nan = false;   // otherwise NaN codes and non-finite scales refuse the load
+  bool allow_nan = false;   // otherwise what CheckFinite finds refuses the load
   std::string device;       // "" = place on the backend with the most room
   std::string expect_hash;  // "" = any; otherwise a mismatch is DATA_LOSS
 };
@@ -81,18 +81,19 @@ class ShardStore {
   ShardStore(std::vector<Backend*> backends, std::function<void(const ShardInfo&)> on_change);
   ~ShardStore();
 
-  // Blocks until the shard serves or failed. ALREADY_EXISTS when the name is held (one whose load
-  // failed is not); RESOURCE_EXHAUSTED beyond a device's memory; INVALID_ARGUMENT for refused
-  // weights; DATA_LOSS for a wrong hash.
+  // Blocks until the shard serves or failed. Checked in the order of what it costs: name and
+  // device, size and scales, the device's memory, then the rows and the hash. ALREADY_EXISTS when
+  // the name is held (one whose load failed is not); RESOURCE_EXHAUSTED beyond a device's memory,
+  // before a row is read; INVALID_ARGUMENT for refused weights; DATA_LOSS for a wrong hash.
   absl::StatusOr<std::shared_ptr<const Shard>> Load(const LoadRequest& request);
   // Like Load for a held name; NOT_FOUND otherwise. The old version serves meanwhile and is kept on
-  // failure. It stays on its device unless the request names another. FAILED_PRECONDITION while
-  // another load, replace or unload of the name is running.
+  // failure, so for a moment the device's memory has to hold both. It stays on its device unless
+  // the request names another. FAILED_PRECONDITION while another load, replace or unload of the
+  // name is running.
   absl::StatusOr<std::shared_ptr<const Shard>> Replace(const LoadRequest& request);
-  // Lists a name as failed whose weights could not even be opened; Load may try it again later.
-  // ALREADY_EXISTS when the name is held in any other state.
-  absl::Status NoteFailure(const std::string& name, Family family, const std::string& origin,
-                           const absl::Status& why);
+  // What Load or Replace would answer by name and device alone: asked before files are opened.
+  absl::Status CheckLoad(std::string_view name, std::string_view device) const;
+  absl::Status CheckReplace(std::string_view name, std::string_view device) const;
   // New calls are refused at once; returns when no call holds the shard any more, or
   // DEADLINE_EXCEEDED after `patience` (the shard stays draining and goes with its last call).
   absl::Status Unload(std::string_view name, absl::Duration patience);
@@ -109,6 +110,8 @@ class ShardStore {
   absl::StatusOr<std::shared_ptr<Shard>> Prepare(
       const LoadRequest& request, const std::shared_ptr<absl::Notification>& gone) const;
   absl::StatusOr<std::shared_ptr<void>> Place(const LoadRequest& request, Backend** backend) const;
+  absl::Status CheckFree(std::string_view name) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  absl::Status CheckReplaceable(std::string_view name) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   // Loads into an entry that is loading or replacing, and puts what came of it there.
   absl::StatusOr<std::shared_ptr<const Shard>> LoadInto(const std::shared_ptr<Entry>& entry,
                                                         const LoadRequest& request)

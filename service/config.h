@@ -127,6 +127,12 @@ absl::StatusOr<Config> LoadConfig(const std::string& path);
 // by hand. INVALID_ARGUMENT lists every problem, one a line, each with its place and field.
 absl::Status CheckConfig(const Config& config);
 
+// Where a field ("models[1].checkpoint"), or the nearest enclosing one that is set, was set; empty
+// for a configuration that no text or flag made.
+std::string PlaceOf(const Config& config, std::string field);
+// "PLACE: FIELD", or the field alone.
+std::string Located(const Config& config, const std::string& field);
+
 // True for unix sockets, "localhost", 127.0.0.0/8 and ::1.
 bool IsLoopback(std::string_view listen);
 

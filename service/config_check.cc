@@ -17,8 +17,9 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "kernels/ladder/levers.h"
+#include "kernels/weights/name_part.h"
+#include "kernels/weights/weight_source.h"
 #include "service/config.h"
-#include "service/shard_name.h"
 #include "service/tls_material.h"
 #include "service/trusted_peer.h"
 #include "service/unix_socket.h"
@@ -76,7 +77,7 @@ class Checker {
     Range("memory_budget_bytes", config_.memory_budget_bytes, 0, INT64_MAX);
     Models();
     for (size_t i = 0; i < config_.weight_roots.size(); ++i) {
-      Folder(absl::StrFormat("weight_roots[%d]", i), config_.weight_roots[i]);
+      Folder(absl::StrFormat("weight_roots[%d]", i), config_.weight_roots[i], X_OK);
     }
     Levers();
     const std::string& journal = config_.lever_journal;
@@ -86,7 +87,7 @@ class Checker {
       Journal(journal);
     }
     if (!config_.bundle_folder.empty()) {
-      Folder("audit.bundle_folder", config_.bundle_folder);
+      Folder("audit.bundle_folder", config_.bundle_folder, W_OK | X_OK);
     }
     Limits();
     if (problems_.empty()) return absl::OkStatus();
@@ -94,19 +95,8 @@ class Checker {
   }
 
  private:
-  // The place of the field, or of the nearest enclosing one that the text sets.
   void Fail(const std::string& path, std::string_view message) {
-    std::string key = path;
-    while (true) {
-      if (const auto it = config_.places.find(key); it != config_.places.end()) {
-        problems_.push_back(absl::StrFormat("%s: %s: %s", it->second, path, message));
-        return;
-      }
-      const size_t cut = key.find_last_of(".[");
-      if (cut == std::string::npos || cut == 0) break;
-      key.resize(cut);
-    }
-    problems_.push_back(absl::StrFormat("%s: %s", path, message));
+    problems_.push_back(absl::StrFormat("%s: %s", Located(config_, path), message));
   }
 
   void Range(const std::string& path, int64_t value, int64_t min, int64_t max) {
@@ -129,7 +119,8 @@ class Checker {
     Fail(path, absl::StrFormat("'%s'; expected one of: %s", value, absl::StrJoin(allowed, ", ")));
   }
 
-  void Folder(const std::string& path, const std::string& folder) {
+  // `access_mode`: what the node does there, as for access(2).
+  void Folder(const std::string& path, const std::string& folder, int access_mode) {
     struct stat info {};
     if (folder.empty() || folder.front() != '/') {
       Fail(path, absl::StrFormat("'%s'; expected an absolute path", folder));
@@ -137,6 +128,8 @@ class Checker {
       Fail(path, absl::StrFormat("'%s': %s", folder, std::strerror(errno)));
     } else if (!S_ISDIR(info.st_mode)) {
       Fail(path, absl::StrFormat("'%s' is not a folder", folder));
+    } else if (access(folder.c_str(), access_mode) != 0) {
+      Fail(path, absl::StrFormat("'%s': %s", folder, std::strerror(errno)));
     }
   }
 
@@ -268,8 +261,7 @@ class Checker {
       if (shard.tensor.empty()) Fail(path + ".tensor", "is not set");
       Slice(path, "row", shard.row_begin, shard.row_end);
       Slice(path, "col", shard.col_begin, shard.col_end);
-      const bool hex = shard.expect_hash.find_first_not_of("0123456789abcdef") == std::string::npos;
-      if (!shard.expect_hash.empty() && (shard.expect_hash.size() != 64 || !hex)) {
+      if (!shard.expect_hash.empty() && !IsContentHash(shard.expect_hash)) {
         Fail(path + ".expect_hash",
              absl::StrFormat("'%s'; expected 64 lower-case hex digits", shard.expect_hash));
       }
@@ -361,6 +353,20 @@ bool IsLoopback(std::string_view listen) {
   if (inet_pton(AF_INET, parts->host.c_str(), &v4) == 1) return ntohl(v4.s_addr) >> 24 == 127;
   in6_addr v6;
   return inet_pton(AF_INET6, parts->host.c_str(), &v6) == 1 && IN6_IS_ADDR_LOOPBACK(&v6);
+}
+
+std::string PlaceOf(const Config& config, std::string field) {
+  while (true) {
+    if (const auto it = config.places.find(field); it != config.places.end()) return it->second;
+    const size_t cut = field.find_last_of(".[");
+    if (cut == std::string::npos || cut == 0) return "";
+    field.resize(cut);
+  }
+}
+
+std::string Located(const Config& config, const std::string& field) {
+  const std::string place = PlaceOf(config, field);
+  return place.empty() ? field : absl::StrFormat("%s: %s", place, field);
 }
 
 absl::Status CheckConfig(const Config& config) { return Checker(config).Run(); }

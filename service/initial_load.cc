@@ -22,9 +22,11 @@ absl::Status Outcome(const LoadSummary& summary) {
 
 }  // namespace
 
-InitialLoad::InitialLoad(const Config& config, ShardLoader& loader, NodeHealth& health,
-                         const Logger& log, std::function<void(const absl::Status& why)> on_failure)
+InitialLoad::InitialLoad(const Config& config, LoadPlan plan, ShardLoader& loader,
+                         NodeHealth& health, const Logger& log,
+                         std::function<void(const absl::Status& why)> on_failure)
     : config_(config),
+      plan_(std::move(plan)),
       loader_(loader),
       health_(health),
       log_(log),
@@ -49,10 +51,37 @@ absl::Status InitialLoad::Await() const {
   return *status_;
 }
 
+size_t InitialLoad::ReportSkips() const {
+  constexpr size_t kMostReasons = 20;  // of a model: names that others chose may make any number
+  size_t skipped = 0;
+  for (const LoadPlan::Skips& skips : plan_.skips) {
+    const std::vector<SkipCount> reasons = CountByReason(skips.tensors);
+    for (size_t i = 0; i < reasons.size() && i < kMostReasons; ++i) {
+      log_.Info("tensors not served", {{"model", skips.model},
+                                       {"reason", reasons[i].reason},
+                                       {"count", reasons[i].count},
+                                       {"example", reasons[i].example}});
+    }
+    if (reasons.size() > kMostReasons) {
+      log_.Info("tensors not served",
+                {{"model", skips.model},
+                 {"reason", "others, which log_level debug and `fulcrum inspect` list"},
+                 {"reasons", reasons.size() - kMostReasons}});
+    }
+    for (const SkippedTensor& tensor : skips.tensors) {
+      log_.Debug("tensor not served",
+                 {{"model", skips.model}, {"tensor", tensor.tensor}, {"reason", tensor.reason}});
+    }
+    skipped += skips.tensors.size();
+  }
+  return skipped;
+}
+
 void InitialLoad::Run() {
   const absl::Time begin = absl::Now();
+  const size_t skipped = ReportSkips();
   const LoadSummary summary = loader_.LoadAll(
-      config_.models,
+      std::move(plan_),
       [this](const LoadProgress& progress) {
         if (progress.status.ok()) {
           log_.Debug("loaded", {{"name", progress.name},
@@ -64,10 +93,6 @@ void InitialLoad::Run() {
         }
       },
       stop_);
-  for (const LoadSummary::Skipped& skipped : summary.skipped) {
-    log_.Debug("tensor not served",
-               {{"model", skipped.model}, {"tensor", skipped.tensor}, {"reason", skipped.reason}});
-  }
   absl::Status outcome = Outcome(summary);
   if (outcome.ok()) {
     health_.SetLoaded();
@@ -80,7 +105,7 @@ void InitialLoad::Run() {
     }
     log_.Info("serving", {{"shards", summary.loaded},
                           {"resident_bytes", summary.resident_bytes},
-                          {"skipped_tensors", summary.skipped.size()},
+                          {"skipped_tensors", skipped},
                           {"seconds", absl::Now() - begin}});
   } else if (!summary.stopped) {
     on_failure_(outcome);

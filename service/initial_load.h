@@ -1,6 +1,6 @@
 // Loading of the configured models when a node starts: on a thread of its own, so that health,
-// shards and levers can be asked meanwhile. Which weights a model has and how they become resident
-// is shard_loader.h's; this file runs it once, reports, and keeps how it ended.
+// shards and levers can be asked meanwhile. Which weights a model has is load_plan.h's, how they
+// become resident shard_loader.h's; this file runs it once, reports, and keeps how it ended.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -23,8 +23,8 @@ class InitialLoad {
  public:
   // All references outlive the load. `on_failure` is told, from the load's thread, when a
   // configured shard cannot be served.
-  InitialLoad(const Config& config, ShardLoader& loader, NodeHealth& health, const Logger& log,
-              std::function<void(const absl::Status& why)> on_failure);
+  InitialLoad(const Config& config, LoadPlan plan, ShardLoader& loader, NodeHealth& health,
+              const Logger& log, std::function<void(const absl::Status& why)> on_failure);
   ~InitialLoad();  // stops
 
   void Start();  // at most once
@@ -36,8 +36,11 @@ class InitialLoad {
 
  private:
   void Run();
+  // One line a reason at info, one a tensor at debug. Returns how many tensors were skipped.
+  size_t ReportSkips() const;
 
   const Config& config_;
+  LoadPlan plan_;  // the load's own once it runs
   ShardLoader& loader_;
   NodeHealth& health_;
   const Logger& log_;

@@ -46,11 +46,6 @@ absl::Status Latch(std::string_view lever, const std::string& where, LeverSnapsh
   return absl::OkStatus();
 }
 
-std::string PlaceOf(const Config& config, const std::string& path) {
-  const auto it = config.places.find(path);
-  return it == config.places.end() ? path : absl::StrCat(it->second, ": ", path);
-}
-
 }  // namespace
 
 std::span<const ProfileLever> ProfileTable() { return kProfiles; }
@@ -67,7 +62,7 @@ absl::StatusOr<LeverSnapshot> BuildLevers(const Config& config, std::string_view
     }
   }
   for (const auto& [lever, value] : config.levers) {
-    const std::string where = PlaceOf(config, absl::StrFormat("levers[%s]", lever));
+    const std::string where = Located(config, absl::StrFormat("levers[%s]", lever));
     if (absl::Status s = Apply(lever, value, LeverSource::kConfig, where, &snapshot); !s.ok()) {
       return s;
     }
@@ -83,7 +78,7 @@ absl::StatusOr<LeverSnapshot> BuildLevers(const Config& config, std::string_view
   }
 
   for (size_t i = 0; i < config.latched_levers.size(); ++i) {
-    const std::string where = PlaceOf(config, absl::StrFormat("latched_levers[%d]", i));
+    const std::string where = Located(config, absl::StrFormat("latched_levers[%d]", i));
     if (absl::Status s = Latch(config.latched_levers[i], where, &snapshot); !s.ok()) return s;
   }
   if (const auto it = environment.find(kLatchVariable); it != environment.end()) {

@@ -2,7 +2,9 @@
 // server.h's.
 //
 // Exit codes: 0 after a signal and a clean stop; 1 when the node could not start or could not go on
-// (a shard that did not load, a lost device); 2 for a wrong command line or configuration.
+// (an address that is taken, a shard whose rows did not load, a lost device); 2, before anything
+// listens, for a wrong command line or configuration and for models that are not there, cannot be
+// served or have no room, as far as the headers of their files say.
 // Signals: SIGTERM, SIGINT and SIGHUP (unless it is ignored, as under nohup) drain; a second one
 // ends the process at once. A load that is running sees the stop between pieces of a weight.
 // Whatever hangs, the process is gone a few seconds after the drain's bound.
@@ -31,6 +33,7 @@
 #include "absl/synchronization/notification.h"
 #include "absl/time/time.h"
 #include "grpc/support/log.h"
+#include "kernels/weights/name_part.h"
 #include "scheduler/shard_store.h"
 #include "service/config.h"
 #include "service/log.h"
@@ -51,6 +54,10 @@ struct Flags {
   bool allow_insecure_bind = false, allow_nan = false, log_calls = false;
   bool validate_config = false;
 };
+
+// A word that was meant to say something, as from a variable that is not set: with nothing in its
+// place the node would start without it.
+std::string NotEmpty(const std::string& text) { return text.empty() ? "must not be empty" : ""; }
 
 void Declare(CLI::App& app, Flags& flags) {
   app.set_version_flag("--version", std::string("fulcrumd " FULCRUM_VERSION));
@@ -75,7 +82,8 @@ void Declare(CLI::App& app, Flags& flags) {
   app.add_option("--weight-root", flags.weight_roots,
                  "folder that LoadShard may read; may be repeated")
       ->allow_extra_args(false);
-  app.add_flag("--allow-nan", flags.allow_nan, "serve weights with NaN codes or scales");
+  app.add_flag("--allow-nan", flags.allow_nan,
+               "serve weights that are not finite: NaN codes, scales that overflow");
   app.add_option("--tls-cert", flags.tls_cert, "PEM file with the server's chain");
   app.add_option("--tls-key", flags.tls_key, "PEM file with its key");
   app.add_option("--tls-client-ca", flags.tls_client_ca, "PEM file; clients need its certificates");
@@ -84,10 +92,11 @@ void Declare(CLI::App& app, Flags& flags) {
   app.add_flag("--log-calls", flags.log_calls, "one log line a call");
   app.add_flag("--validate-config", flags.validate_config,
                "check everything short of loading weights, and exit");
+  for (CLI::Option* option : app.get_options()) option->check(NotEmpty);
 }
 
-// A checkpoint's name in resource names when none is given: its last path part, in the grammar's
-// letters.
+// A model's name in resource names when none is given: the last path part of its checkpoint, or the
+// synthetic model's own, in the grammar's letters.
 std::string NameFromPath(std::string path) {
   while (path.size() > 1 && path.back() == '/') path.pop_back();
   path = path.substr(path.rfind('/') + 1);
@@ -101,7 +110,7 @@ std::string NameFromPath(std::string path) {
                        lower == '.' || lower == '_' || lower == '-';
     name.push_back(legal ? lower : '-');
   }
-  name.resize(std::min<size_t>(name.size(), 64));
+  name.resize(std::min(name.size(), kMaxModelName));
   return name.empty() || name == "." || name == ".." ? "model" : name;
 }
 
@@ -156,14 +165,14 @@ absl::StatusOr<Config> MakeConfig(const Flags& flags) {
     }
     const std::string name = lever.substr(0, equals);
     config.levers[name] = lever.substr(equals + 1);
-    config.places[absl::StrCat("levers.", name)] = "--lever";
+    config.places[absl::StrCat("levers[", name, "]")] = "--lever";
   }
   if (!flags.model.empty() || !flags.synthetic.empty()) {
     ModelConfig model;
     model.allow_nan = flags.allow_nan;
     if (flags.model.empty()) {
       model.source = SyntheticName{flags.synthetic};
-      model.model = flags.synthetic.substr(0, flags.synthetic.find(':'));
+      model.model = NameFromPath(flags.synthetic.substr(0, flags.synthetic.find(':')));
     } else {
       model.source = CheckpointPath{flags.model};
       model.model = NameFromPath(flags.model);

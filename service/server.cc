@@ -34,6 +34,7 @@
 #include "service/initial_load.h"
 #include "service/lever_service.h"
 #include "service/lever_sources.h"
+#include "service/load_plan.h"
 #include "service/log.h"
 #include "service/metrics.h"
 #include "service/metrics_endpoint.h"
@@ -98,7 +99,7 @@ AuditorOptions AuditorOptionsOf(const AuditConfig& audit) {
 class Server::Impl final {
  public:
   Impl(const Config& config, ServerOptions options, std::vector<std::unique_ptr<Backend>> backends,
-       NodeLevers levers);
+       NodeLevers levers, LoadPlan plan);
   ~Impl() { Shutdown(absl::ZeroDuration()); }
 
   absl::Status Listen();
@@ -154,7 +155,7 @@ class Server::Impl final {
 };
 
 Server::Impl::Impl(const Config& config, ServerOptions options,
-                   std::vector<std::unique_ptr<Backend>> backends, NodeLevers levers)
+                   std::vector<std::unique_ptr<Backend>> backends, NodeLevers levers, LoadPlan plan)
     : config_(config),
       options_(std::move(options)),
       log_(ParseLogLevel(config.log_level).value_or(LogLevel::kInfo), options_.log_descriptor),
@@ -186,7 +187,8 @@ Server::Impl::Impl(const Config& config, ServerOptions options,
       authorizer_(config_.tls, config_.identity,
                   [this](HeaderUse use, const Peer& peer) { events_.OnIdentityHeader(use, peer); }),
       loader_(shards_, config_.weight_roots),
-      loading_(config_, loader_, health_, log_, [this](const absl::Status& why) { Fail(why); }),
+      loading_(config_, std::move(plan), loader_, health_, log_,
+               [this](const absl::Status& why) { Fail(why); }),
       node_{.shards = shards_,
             .scheduler = scheduler_,
             .metrics = metrics_,
@@ -366,17 +368,22 @@ void Server::Impl::OnShardChange(const ShardInfo& info) {
 
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(const Config& config, ServerOptions options) {
   if (auto status = CheckConfig(config); !status.ok()) return status;
+  // From headers alone, and before a GPU is woken up.
+  LoadPlan plan = OpenModels(config);
+  if (auto status = plan.status(); !status.ok()) return status;
   std::vector<std::unique_ptr<Backend>> backends = std::move(options.backends);
   if (backends.empty()) {
     auto made = MakeBackends(config.backend, BackendOptionsOf(config, options.environment));
     if (!made.ok()) return made.status();
     backends = *std::move(made);
   }
+  PlaceModels(Pointers(backends), plan);
+  if (auto status = plan.status(); !status.ok()) return status;
   const std::string_view kind = backends.front()->name();
   auto levers = StartLevers(config, kind, options.environment);
   if (!levers.ok()) return levers.status();
-  auto impl =
-      std::make_unique<Impl>(config, std::move(options), std::move(backends), *std::move(levers));
+  auto impl = std::make_unique<Impl>(config, std::move(options), std::move(backends),
+                                     *std::move(levers), std::move(plan));
   if (const std::string opened = DescribeProfile(config.profile, kind); !opened.empty()) {
     impl->log_.Info("profile", {{"opens", opened}});
   }

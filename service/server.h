@@ -2,8 +2,9 @@
 // together. Usable in a process of tests: port 0, injected backends, no signals. What the process
 // does with signals and exit codes is main.cc's.
 //
-// Start: backends, levers, metrics, shard store, auditor, scheduler, services, listen; then the
-// configured shards load on a thread of their own while health can already be asked. The node is
+// Start: the plan of what to load, backends, levers, metrics, shard store, auditor, scheduler,
+// services, listen; then the configured shards load on a thread of their own while health can
+// already be asked. What headers of weight files refuse is refused before the node listens. The node is
 // NOT_SERVING until all are resident; each shard serves as soon as it is.
 // Stop: health says NOT_SERVING, new calls are UNAVAILABLE, accepted ones run, streams and watches
 // end, the listener closes, all within a bound.
@@ -44,8 +45,9 @@ struct ServerOptions {
 
 class Server {
  public:
-  // Returns once the node listens. Errors are one clear sentence: INVALID_ARGUMENT for the
-  // configuration, else what was missing.
+  // Returns once the node listens. Errors are clear sentences, one a line: INVALID_ARGUMENT for the
+  // configuration and for models that are not there, cannot be served or have no room, else what
+  // was missing.
   static absl::StatusOr<std::unique_ptr<Server>> Start(const Config& config, ServerOptions options);
   ~Server();  // Shutdown without patience
 

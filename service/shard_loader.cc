@@ -1,337 +1,63 @@
-// From names to weights: the path rule, opening and slicing, and the load at start.
+// See shard_loader.h.
 // SPDX-License-Identifier: Apache-2.0
 #include "service/shard_loader.h"
 
-#include <limits.h>
-#include <stdlib.h>
-#include <sys/stat.h>
-
-#include <algorithm>
-#include <cerrno>
-#include <cstring>
-#include <map>
-#include <optional>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
-#include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
-#include "kernels/weights/checkpoint.h"
-#include "kernels/weights/slice.h"
-#include "kernels/weights/synthetic.h"
-#include "kernels/weights/tensor_catalog.h"
-#include "service/shard_name.h"
 #include "service/stoppable_source.h"
 
 namespace fulcrum::service {
 namespace {
 
-constexpr uint64_t kSyntheticSeed = 1;  // the same bytes on every node
-
 using Source = std::shared_ptr<const WeightSource>;
-
-absl::Status OutsideRoots() {
-  return absl::PermissionDeniedError(
-      "the path is not under a weight root of this node: files are read only from the folders of "
-      "its configuration's weight_roots, after links are resolved");
-}
-
-std::optional<std::string> RealPath(const std::string& path) {
-  char* resolved = realpath(path.c_str(), nullptr);
-  if (resolved == nullptr) return std::nullopt;
-  std::string result = resolved;
-  free(resolved);
-  return result;
-}
-
-bool Under(const std::vector<std::string>& roots, const std::string& path) {
-  for (const std::string& root : roots) {
-    if (path == root || root == "/") return true;
-    if (path.size() > root.size() && path.starts_with(root) && path[root.size()] == '/') {
-      return true;
-    }
-  }
-  return false;
-}
-
-// One absolute candidate. What does not exist is NOT_FOUND only where the deepest part that does
-// exist lies under a root; otherwise the answer is the same as for what exists outside.
-absl::StatusOr<std::string> ResolveCandidate(const std::vector<std::string>& roots,
-                                             const std::string& path) {
-  if (const auto resolved = RealPath(path); resolved.has_value()) {
-    if (!Under(roots, *resolved)) return OutsideRoots();
-    return *resolved;
-  }
-  if (errno != ENOENT && errno != ENOTDIR) return OutsideRoots();
-  std::string missing = path;
-  while (true) {
-    while (missing.size() > 1 && missing.back() == '/') missing.pop_back();
-    struct stat info {};
-    // There, yet not resolvable: a link that dangles, and may point anywhere.
-    if (lstat(missing.c_str(), &info) == 0 && S_ISLNK(info.st_mode)) return OutsideRoots();
-    const size_t slash = missing.rfind('/');
-    if (slash == std::string::npos) return OutsideRoots();
-    const std::string parent = slash == 0 ? "/" : missing.substr(0, slash);
-    if (const auto resolved = RealPath(parent); resolved.has_value()) {
-      if (!Under(roots, *resolved)) return OutsideRoots();
-      return absl::NotFoundError("no such file under the weight roots");
-    }
-    if (parent == "/" || (errno != ENOENT && errno != ENOTDIR)) return OutsideRoots();
-    missing = parent;
-  }
-}
-
-absl::StatusOr<Source> Cut(Source source, const WeightFileRef& file) {
-  if (file.row_begin == 0 && file.row_end == 0 && file.col_begin == 0 && file.col_end == 0) {
-    return source;
-  }
-  const auto length = [](int64_t begin, int64_t end) { return end == 0 ? -1 : end - begin; };
-  if (file.row_begin < 0 || file.col_begin < 0 || file.row_end < 0 || file.col_end < 0 ||
-      (file.row_end != 0 && file.row_end <= file.row_begin) ||
-      (file.col_end != 0 && file.col_end <= file.col_begin)) {
-    return absl::InvalidArgumentError(absl::StrFormat(
-        "slice rows %d to %d, columns %d to %d of tensor %s; expected 0 <= begin < end, or an end "
-        "of 0 for the whole extent",
-        file.row_begin, file.row_end, file.col_begin, file.col_end, file.tensor));
-  }
-  return Slice(std::move(source), {.row = file.row_begin,
-                                   .rows = length(file.row_begin, file.row_end),
-                                   .column = file.col_begin,
-                                   .columns = length(file.col_begin, file.col_end)});
-}
-
-// One shard to be loaded, opened already unless `status` says why not.
-struct Item {
-  std::string model, name;
-  Family family = Family::kOther;
-  int layer = -1;
-  Source source;
-  std::string origin;  // of what could not be opened
-  absl::Status status;
-  std::string device, expect_hash;
-  bool allow_nan = false;
-};
-
-void AddNamed(const ModelConfig& model, std::vector<NamedWeight> weights,
-              std::vector<Item>* items) {
-  for (NamedWeight& weight : weights) {
-    Item item;
-    item.model = model.model;
-    item.name = ShardName(model.model, weight.shard);
-    item.family = weight.family;
-    item.layer = weight.layer;
-    item.source = std::move(weight.source);
-    item.allow_nan = model.allow_nan;
-    items->push_back(std::move(item));
-  }
-}
-
-void AddExplicit(const ModelConfig& model, const std::vector<ExplicitShardConfig>& shards,
-                 std::vector<Item>* items) {
-  for (const ExplicitShardConfig& shard : shards) {
-    Item item;
-    item.model = model.model;
-    item.name = ShardName(model.model, shard.name);
-    item.family = shard.family;
-    item.origin = absl::StrFormat("%s:%s", shard.path, shard.tensor);
-    item.device = shard.device;
-    item.expect_hash = shard.expect_hash;
-    item.allow_nan = model.allow_nan || shard.allow_nan;
-    absl::StatusOr<Source> source = OpenConfigured({.path = shard.path,
-                                                    .tensor = shard.tensor,
-                                                    .row_begin = shard.row_begin,
-                                                    .row_end = shard.row_end,
-                                                    .col_begin = shard.col_begin,
-                                                    .col_end = shard.col_end});
-    item.status = source.status();
-    if (source.ok()) item.source = *std::move(source);
-    items->push_back(std::move(item));
-  }
-}
-
-// Opens a model's weights (headers only). An error is the model's, not one shard's.
-absl::Status Expand(const ModelConfig& model, std::vector<Item>* items, LoadSummary* summary) {
-  if (const auto* shards = std::get_if<std::vector<ExplicitShardConfig>>(&model.source)) {
-    AddExplicit(model, *shards, items);
-    return absl::OkStatus();
-  }
-  if (const auto* synthetic = std::get_if<SyntheticName>(&model.source)) {
-    absl::StatusOr<std::vector<NamedWeight>> weights =
-        SyntheticModel(synthetic->name, kSyntheticSeed);
-    if (!weights.ok()) return weights.status();
-    AddNamed(model, *std::move(weights), items);
-    return absl::OkStatus();
-  }
-  const std::string& path = std::get<CheckpointPath>(model.source).path;
-  absl::StatusOr<Checkpoint> checkpoint = ImportCheckpoint(path);
-  if (!checkpoint.ok()) return checkpoint.status();
-  for (const SkippedTensor& skipped : checkpoint->skipped) {
-    summary->skipped.push_back({model.model, skipped.tensor, skipped.reason});
-  }
-  if (checkpoint->shards.empty()) {
-    return absl::InvalidArgumentError(absl::StrFormat(
-        "%s holds no tensor that can be served (%d skipped)", path, checkpoint->skipped.size()));
-  }
-  AddNamed(model, std::move(checkpoint->shards), items);
-  return absl::OkStatus();
-}
-
-// The devices' memory against the sum of what is to be resident; 0 = without a bound.
-absl::Status CheckRoom(const std::vector<Item>& items, const std::vector<Backend*>& devices) {
-  int64_t room = 0, needed = 0;
-  for (const Backend* device : devices) {
-    if (device->device().memory_bytes <= 0) return absl::OkStatus();
-    room += device->device().memory_bytes;
-  }
-  for (const Item& item : items) {
-    if (item.source != nullptr) needed += devices.front()->ResidentBytes(item.source->spec());
-  }
-  if (needed <= room) return absl::OkStatus();
-  return absl::ResourceExhaustedError(absl::StrFormat(
-      "the shards need %d bytes, the devices have %d (memory_budget_bytes)", needed, room));
-}
 
 }  // namespace
 
-std::vector<LoadSummary::Failed> FindLoadProblems(const std::vector<ModelConfig>& models,
-                                                  const std::vector<Backend*>& devices) {
-  std::vector<LoadSummary::Failed> problems;
-  std::vector<Item> items;
-  LoadSummary ignored;
-  for (const ModelConfig& model : models) {
-    if (absl::Status s = Expand(model, &items, &ignored); !s.ok()) {
-      problems.push_back({absl::StrFormat("models/%s", model.model), s});
-    }
-  }
-  for (const Item& item : items) {
-    absl::Status status = item.status;
-    if (status.ok()) status = CheckShardName(item.name);
-    const bool known = std::any_of(devices.begin(), devices.end(), [&item](const Backend* device) {
-      return device->device().id == item.device;
-    });
-    if (status.ok() && !item.device.empty() && !devices.empty() && !known) {
-      status = absl::InvalidArgumentError(absl::StrFormat("no device '%s'", item.device));
-    }
-    if (!status.ok()) problems.push_back({item.name, status});
-  }
-  if (devices.empty()) return problems;
-  if (absl::Status s = CheckRoom(items, devices); !s.ok()) problems.push_back({"models", s});
-  return problems;
-}
-
-absl::StatusOr<Source> OpenConfigured(const WeightFileRef& file) {
-  absl::StatusOr<Source> source = OpenTensor(file.path, file.tensor);
-  if (!source.ok()) return source;
-  return Cut(*std::move(source), file);
-}
-
 ShardLoader::ShardLoader(ShardStore& store, const std::vector<std::string>& weight_roots)
-    : store_(store) {
-  for (const std::string& root : weight_roots) {
-    if (auto resolved = RealPath(root)) roots_.push_back(*std::move(resolved));
-  }
-}
+    : store_(store), roots_(weight_roots) {}
 
-absl::StatusOr<std::string> ShardLoader::ResolvePath(const std::string& path) const {
-  if (roots_.empty()) {
-    return absl::FailedPreconditionError(
-        "this node's configuration has no weight_roots, so callers cannot load files");
-  }
-  if (path.empty() || path.size() >= PATH_MAX || path.find('\0') != std::string::npos) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("a path of %d bytes%s; expected 1 to %d bytes without NUL", path.size(),
-                        path.find('\0') != std::string::npos ? " with a NUL" : "", PATH_MAX - 1));
-  }
-  for (absl::string_view part : absl::StrSplit(path, '/')) {
-    if (part == "..") return absl::InvalidArgumentError("the path has a '..' part");
-  }
-  if (path.front() == '/') return ResolveCandidate(roots_, path);
-  absl::StatusOr<std::string> result = absl::NotFoundError("no such file under the weight roots");
-  for (const std::string& root : roots_) {
-    absl::StatusOr<std::string> candidate = ResolveCandidate(roots_, absl::StrCat(root, "/", path));
-    if (candidate.ok()) return candidate;
-    if (absl::IsPermissionDenied(candidate.status())) result = std::move(candidate);
-  }
-  return result;
-}
-
-absl::StatusOr<Source> ShardLoader::Open(const WeightFileRef& file) const {
-  const absl::StatusOr<std::string> path = ResolvePath(file.path);
+absl::StatusOr<Source> ShardLoader::Open(const WeightFileRef& file, bool allow_nan) const {
+  const absl::StatusOr<std::string> path = roots_.Admit(file.path);
   if (!path.ok()) return path.status();
   if (file.tensor.empty()) return absl::InvalidArgumentError("no tensor is named");
-  // An index or a folder names further files, possibly through links: each has to pass the rule.
-  absl::StatusOr<TensorCatalog> catalog = ReadCatalog(*path);
+  const absl::StatusOr<TensorCatalog> catalog = roots_.Read(*path);
   if (!catalog.ok()) return catalog.status();
-  for (const std::string& member : catalog->files) {
-    const auto resolved = RealPath(member);
-    if (!resolved.has_value() || !Under(roots_, *resolved)) return OutsideRoots();
-  }
-  absl::StatusOr<Source> source = OpenTensor(*catalog, file.tensor);
-  if (!source.ok()) return source;
-  return Cut(*std::move(source), file);
+  return OpenExplicit(*catalog, file, allow_nan);
 }
 
-LoadSummary ShardLoader::LoadAll(const std::vector<ModelConfig>& models,
+LoadSummary ShardLoader::LoadAll(LoadPlan plan,
                                  const std::function<void(const LoadProgress&)>& progress,
                                  const std::atomic<bool>& stop) {
   LoadSummary summary;
-  std::vector<Item> items;
-  const auto report = [&](const std::string& name, const absl::Status& status, int done,
-                          absl::Duration took) {
-    if (!status.ok()) summary.failed.push_back({name, status});
-    if (progress) progress({done, static_cast<int>(items.size()), name, status, took});
-  };
-  for (const ModelConfig& model : models) {
-    if (stop.load(std::memory_order_relaxed)) break;
-    const absl::Time began = absl::Now();
-    if (absl::Status s = Expand(model, &items, &summary); !s.ok()) {
-      report(absl::StrFormat("models/%s", model.model), s, 0, absl::Now() - began);
-    }
-  }
-
-  // Shards of a layer are named together in one call, which needs them on one device.
-  std::map<std::pair<std::string, int>, std::string> device_of_layer;
-  int done = 0;
-  for (Item& item : items) {
+  const auto total = static_cast<int>(plan.shards.size());
+  for (int done = 0; done < total; ++done) {
+    PlannedShard& planned = plan.shards[static_cast<size_t>(done)];
     const absl::Time began = absl::Now();
     if (stop.load(std::memory_order_relaxed)) break;
-    if (item.status.ok()) item.status = CheckShardName(item.name);
-    if (!item.status.ok()) {
-      // Listed as FAILED, so that clients and health checks see more than "unknown shard".
-      if (absl::Status s = store_.NoteFailure(item.name, item.family, item.origin, item.status);
-          !s.ok()) {
-        item.status = s;
-      }
-      report(item.name, item.status, ++done, absl::Now() - began);
-      continue;
-    }
-    const auto stoppable = std::make_shared<StoppableSource>(std::move(item.source), &stop);
-    LoadRequest request{.name = item.name,
-                        .family = item.family,
-                        .source = stoppable,
-                        .allow_nan = item.allow_nan,
-                        .device = item.device,
-                        .expect_hash = item.expect_hash};
-    std::string* layer_device = nullptr;
-    if (item.layer >= 0 && request.device.empty()) {
-      layer_device = &device_of_layer[{item.model, item.layer}];
-      request.device = *layer_device;
-    }
+    const auto source = std::make_shared<StoppableSource>(std::move(planned.source), &stop);
+    LoadRequest request{.name = planned.name,
+                        .family = planned.family,
+                        .source = source,
+                        .allow_nan = planned.allow_nan,
+                        .device = planned.placed,
+                        .expect_hash = planned.expect_hash};
     absl::StatusOr<std::shared_ptr<const Shard>> shard = store_.Load(request);
-    if (!request.device.empty() && item.device.empty() &&
-        absl::IsResourceExhausted(shard.status())) {
-      request.device.clear();  // better apart than not at all
+    if (absl::IsResourceExhausted(shard.status()) && request.device != planned.device) {
+      request.device = planned.device;  // a caller was faster: another device may have room
       shard = store_.Load(request);
     }
-    stoppable->LetGo();
+    source->LetGo();
     if (stop.load(std::memory_order_relaxed) && absl::IsCancelled(shard.status())) break;
     if (shard.ok()) {
       ++summary.loaded;
       summary.resident_bytes += (*shard)->weight->resident_bytes();
-      if (layer_device != nullptr) *layer_device = (*shard)->backend->device().id;
+    } else {
+      summary.failed.push_back({planned.name, shard.status()});
     }
-    report(item.name, shard.status(), ++done, absl::Now() - began);
+    if (progress) {
+      progress({done + 1, total, planned.name, shard.status(), absl::Now() - began});
+    }
   }
   summary.stopped = stop.load(std::memory_order_relaxed);
   return summary;

@@ -1,7 +1,6 @@
-// Turns what a configuration or a caller names (a checkpoint, a synthetic model, a tensor of a
-// file) into weights in the shard store. The rule that a caller reaches files under the configured
-// roots only is here. Residency and versions are scheduler/shard_store.h's, file formats
-// kernels/weights'.
+// Weights into the shard store: those of a start's plan, and files that callers name. Which weights
+// a configuration means is load_plan.h's, which files callers reach weight_roots.h's, residency and
+// versions scheduler/shard_store.h's, file formats kernels/weights'.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
@@ -17,70 +16,50 @@
 #include "absl/time/time.h"
 #include "kernels/weights/weight_source.h"
 #include "scheduler/shard_store.h"
-#include "service/config.h"
+#include "service/load_plan.h"
+#include "service/weight_roots.h"
 
 namespace fulcrum::service {
 
-// A tensor of a file, possibly a part of it (half-open ranges, an end of 0 = the whole extent).
-struct WeightFileRef {
-  std::string path, tensor;
-  int64_t row_begin = 0, row_end = 0;
-  int64_t col_begin = 0, col_end = 0;
-};
-
 struct LoadProgress {
-  int done = 0, total = 0;  // shards, of all models that could be opened
-  std::string name;         // the shard just finished, or the model that could not be opened
+  int done = 0, total = 0;  // shards
+  std::string name;         // the shard just finished
   absl::Status status;
   absl::Duration took;
 };
 
 struct LoadSummary {
   struct Failed {
-    std::string name;  // a shard, or a model when its source could not be opened
+    std::string name;
     absl::Status status;
-  };
-  struct Skipped {
-    std::string model, tensor, reason;
   };
   int loaded = 0;
   int64_t resident_bytes = 0;
   std::vector<Failed> failed;
-  std::vector<Skipped> skipped;  // tensors of checkpoints that are not served, with reasons
-  bool stopped = false;          // the stop flag was set; what is not in the lists was not tried
+  bool stopped = false;  // the stop flag was set; what is not in the lists was not tried
 };
-
-// What LoadAll would fail with before it reads a weight: models and tensors that cannot be opened,
-// devices that are not there, and more bytes than the devices have. None of `devices`: not checked.
-std::vector<LoadSummary::Failed> FindLoadProblems(const std::vector<ModelConfig>& models,
-                                                  const std::vector<Backend*>& devices);
 
 class ShardLoader {
  public:
   // The store outlives the loader. `weight_roots` are folders that exist (CheckConfig).
   ShardLoader(ShardStore& store, const std::vector<std::string>& weight_roots);
 
-  // Loads every shard of every model, in order. What fails is recorded, reported and, for explicit
-  // shards, listed as FAILED; the rest still loads. `stop` is looked at between pieces of a weight,
-  // so that a signal does not wait for the end of a large load.
-  LoadSummary LoadAll(const std::vector<ModelConfig>& models,
-                      const std::function<void(const LoadProgress&)>& progress,
+  // Loads every shard of a plan without problems, in order. One that fails (its rows are not
+  // finite, its hash is another) is recorded, reported and listed as FAILED; the rest still loads.
+  // `stop` is looked at between pieces of a weight, so that a signal does not wait for the end of a
+  // large load.
+  LoadSummary LoadAll(LoadPlan plan, const std::function<void(const LoadProgress&)>& progress,
                       const std::atomic<bool>& stop);
 
-  // A caller's file. The path, after resolving links, must lie under a root: PERMISSION_DENIED says
-  // so and nothing else, whether or not something is there. FAILED_PRECONDITION without roots,
-  // INVALID_ARGUMENT for a path that is empty, has a ".." part or a NUL, NOT_FOUND under the roots.
-  absl::StatusOr<std::shared_ptr<const WeightSource>> Open(const WeightFileRef& file) const;
-
-  // The resolved path, by the same rules.
-  absl::StatusOr<std::string> ResolvePath(const std::string& path) const;
+  // A caller's tensor, checked as far as headers and scales say. Errors are those of weight_roots.h for
+  // the path, and of the file: INVALID_ARGUMENT for a tensor that is not served and for scales that
+  // are not finite, unless `allow_nan`.
+  absl::StatusOr<std::shared_ptr<const WeightSource>> Open(const WeightFileRef& file,
+                                                           bool allow_nan = false) const;
 
  private:
   ShardStore& store_;
-  std::vector<std::string> roots_;  // resolved
+  const WeightRoots roots_;
 };
-
-// A configured file, which the operator chose: no root rule. Slices as asked.
-absl::StatusOr<std::shared_ptr<const WeightSource>> OpenConfigured(const WeightFileRef& file);
 
 }  // namespace fulcrum::service

@@ -73,9 +73,7 @@ absl::Status CheckLoad(const v1::LoadShardRequest& request, std::optional<Family
     return InvalidField("family", absl::StrFormat("%d is not a family", request.family()));
   }
   if (request.family() != v1::FAMILY_UNSPECIFIED) *family = *known;
-  const std::string& hash = request.expect_hash();
-  if (!hash.empty() &&
-      (hash.size() != 64 || hash.find_first_not_of("0123456789abcdef") != std::string::npos)) {
+  if (!request.expect_hash().empty() && !IsContentHash(request.expect_hash())) {
     return InvalidField("expect_hash", "expected 64 lower-case hex digits, or nothing");
   }
   return absl::OkStatus();
@@ -214,6 +212,12 @@ grpc::ServerUnaryReactor* ShardServiceImpl::StartLoad(grpc::CallbackServerContex
 absl::Status ShardServiceImpl::DoLoad(const v1::LoadShardRequest& request,
                                       std::optional<Family> family, LoadKind kind,
                                       v1::Shard* response) {
+  // In the order of what the checks cost: the store asks its own again, before a row is read.
+  const absl::Status held = kind == LoadKind::kLoad
+                                ? store_.CheckLoad(request.name(), request.device())
+                                : store_.CheckReplace(request.name(), request.device());
+  if (absl::IsInvalidArgument(held)) return InvalidField("device", Message(held));
+  if (!held.ok()) return AboutShard(held, request.name());
   const v1::WeightFile& file = request.file();
   absl::StatusOr<std::shared_ptr<const WeightSource>> source =
       loader_.Open({.path = file.path(),
@@ -221,7 +225,8 @@ absl::Status ShardServiceImpl::DoLoad(const v1::LoadShardRequest& request,
                     .row_begin = file.row_begin(),
                     .row_end = file.row_end(),
                     .col_begin = file.col_begin(),
-                    .col_end = file.col_end()});
+                    .col_end = file.col_end()},
+                   request.allow_nan());
   if (!source.ok()) return AboutFile(source.status(), file.path());
   const auto stoppable = std::make_shared<StoppableSource>(*std::move(source), &stop_);
   const LoadRequest load{.name = request.name(),

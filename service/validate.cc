@@ -11,7 +11,7 @@
 #include "scheduler/lever_journal.h"
 #include "service/backend_options.h"
 #include "service/lever_sources.h"
-#include "service/shard_loader.h"
+#include "service/load_plan.h"
 
 namespace fulcrum::service {
 namespace {
@@ -50,9 +50,9 @@ absl::Status ValidateStart(const Config& config,
   // What the configuration has wrong is listed already.
   CheckVariables(text.ok() ? config : Config{}, kind, environment, &problems);
   if (text.ok()) {
-    for (const LoadSummary::Failed& failed : FindLoadProblems(config.models, devices)) {
-      problems.push_back(absl::StrCat(failed.name, ": ", failed.status.message()));
-    }
+    LoadPlan plan = OpenModels(config);
+    if (backends.ok()) PlaceModels(devices, plan);
+    problems.insert(problems.end(), plan.problems.begin(), plan.problems.end());
     if (!config.lever_journal.empty()) {
       const absl::Status journal = LeverJournal::Check(config.lever_journal);
       if (!journal.ok()) problems.emplace_back(journal.message());

@@ -1,6 +1,7 @@
 // Everything about a start that can be known without loading weights: the configuration itself,
-// lever variables, the backend, and that every model and tensor it names is there. What
-// `fulcrumd --validate-config` answers with; a start finds the same, some of it later.
+// lever variables, the backend, and that every model and tensor it names is there, can be served
+// and has room (load_plan.h). What `fulcrumd --validate-config` answers with; a start finds the
+// same before it listens.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

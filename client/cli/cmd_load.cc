@@ -44,7 +44,8 @@ class Load final : public Command {
     options.Add("--rows", &rows_, "Row slice BEGIN:END on block boundaries");
     options.Add("--cols", &cols_, "Column slice BEGIN:END on block boundaries");
     options.Add("--expect-hash", &expect_hash_, "Refuse other content");
-    options.Flag("--allow-nan", &allow_nan_, "Accept NaN codes and non-finite scales");
+    options.Flag("--allow-nan", &allow_nan_,
+                 "Accept weights that are not finite: NaN codes, scales that overflow");
   }
 
   int Run(const Context& context) override {

@@ -16,6 +16,7 @@
 #include "kernels/numerics/oracle.h"
 #include "kernels/weights/checkpoint.h"
 #include "kernels/weights/tensor_catalog.h"
+#include "kernels/weights/tensor_names.h"
 
 namespace fulcrum::cli {
 namespace {
@@ -62,12 +63,7 @@ absl::StatusOr<OfflineWeight> OpenWeight(const std::string& path, const std::str
   auto source = OpenTensor(*catalog, name);
   if (!source.ok()) return source.status();
   OfflineWeight weight{.source = *std::move(source)};
-  for (const absl::StatusOr<TensorDecision>& decision : DecideAll(*catalog)) {
-    if (decision.ok() && decision->weight.source != nullptr &&
-        decision->weight.source->spec().name == name) {
-      weight.family = decision->weight.family;
-    }
-  }
+  weight.family = RoleOf(name).family;
   return weight;
 }
 

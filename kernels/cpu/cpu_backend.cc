@@ -14,6 +14,7 @@
 #include "absl/time/clock.h"
 #include "kernels/cpu/arms.h"
 #include "kernels/cpu/host_buffer.h"
+#include "kernels/cpu/host_memory.h"
 #include "kernels/ladder/ladder.h"
 
 namespace fulcrum::cpu {
@@ -91,7 +92,7 @@ CpuBackend::CpuBackend(int threads, int64_t memory_budget_bytes)
   device_.id = "cpu:0";
   device_.description = ModelName();
   device_.compute_units = threads;
-  device_.memory_bytes = memory_budget_bytes;
+  device_.memory_bytes = memory_budget_bytes > 0 ? memory_budget_bytes : HostMemoryBudget();
   device_.l2_bytes = std::max<int64_t>(0, sysconf(_SC_LEVEL3_CACHE_SIZE));
   context_.pool = &pool_;
 }
@@ -104,7 +105,7 @@ absl::StatusOr<std::shared_ptr<ResidentWeight>> CpuBackend::Upload(const WeightS
   const int64_t before = resident_bytes_->fetch_add(bytes);
   // Gives the bytes back unless the weight was made: then its deleter does.
   const auto release = [counter = resident_bytes_, bytes] { counter->fetch_sub(bytes); };
-  if (device_.memory_bytes > 0 && before + bytes > device_.memory_bytes) {
+  if (before + bytes > device_.memory_bytes) {
     release();
     return absl::ResourceExhaustedError(
         absl::StrCat(spec.name, ": needs ", bytes, " bytes on cpu:0, ",

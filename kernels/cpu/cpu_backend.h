@@ -17,7 +17,8 @@ namespace fulcrum::cpu {
 
 class CpuBackend : public Backend {
  public:
-  // threads 0: one per core this process may use. memory_budget_bytes 0: not limited.
+  // threads 0: one per core this process may use. memory_budget_bytes 0: what the
+  // process may use (host_memory.h).
   static absl::StatusOr<std::unique_ptr<CpuBackend>> Make(int threads, int64_t memory_budget_bytes);
 
   std::string_view name() const override { return "cpu"; }

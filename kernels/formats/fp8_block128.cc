@@ -16,7 +16,6 @@ namespace {
 
 constexpr uint8_t kNan = 0x7f;
 constexpr uint8_t kLargest = 0x7e;
-constexpr float kLargestValue = 448;
 constexpr uint32_t kBiasInFloat = 127 - 7;  // what the exponent fields differ by
 
 }  // namespace
@@ -39,7 +38,7 @@ uint8_t F32ToE4m3(float value) {
   const uint32_t bits = std::bit_cast<uint32_t>(value);
   const uint32_t sign = bits >> 24 & 0x80;
   const uint32_t magnitude = bits & 0x7fffffffu;
-  if (magnitude >= std::bit_cast<uint32_t>(kLargestValue)) {
+  if (magnitude >= std::bit_cast<uint32_t>(kE4m3Largest)) {
     return static_cast<uint8_t>(sign | kLargest);
   }
   if (magnitude < std::bit_cast<uint32_t>(0x1p-6f)) {  // round to a multiple of 2^-9
@@ -68,7 +67,7 @@ void EncodeFp8Block128(std::span<const float> w, int64_t n, int64_t k, std::span
         }
       }
       const float scale =
-          amax == 0 ? 1 : std::max(amax / kLargestValue, std::numeric_limits<float>::min());
+          amax == 0 ? 1 : std::max(amax / kE4m3Largest, std::numeric_limits<float>::min());
       scales[n0 / kFp8Block * scale_cols + k0 / kFp8Block] = scale;
       for (int64_t row = n0; row < n1; ++row) {
         for (int64_t col = k0; col < k1; ++col) {

@@ -9,6 +9,7 @@
 namespace fulcrum {
 
 inline constexpr int kFp8Block = 128;
+inline constexpr float kE4m3Largest = 448;  // of the finite codes, 0x7E
 
 inline bool IsE4m3Nan(uint8_t code) { return (code & 0x7f) == 0x7f; }
 float E4m3ToF32(uint8_t code);
@@ -20,7 +21,7 @@ uint8_t F32ToE4m3(float value);
 // block-scaled checkpoints do: scale = amax / 448 in F32 (1 where amax is 0), and code =
 // E4M3(w / scale). A scale is never subnormal, where it would keep only a few of its bits: it is
 // raised to the least normal float, 2^-126, and weights below half a step of that, 2^-136, become
-// zero.
+// zero. The largest code times the scale is a finite F32 for every finite amax.
 void EncodeFp8Block128(std::span<const float> w, int64_t n, int64_t k, std::span<uint8_t> codes,
                        std::span<float> scales);
 

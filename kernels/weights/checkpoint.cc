@@ -1,83 +1,17 @@
-// Import of a checkpoint: which tensors become shards and why the others do not.
+// Import of a checkpoint, and of one tensor of it.
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/weights/checkpoint.h"
 
 #include <algorithm>
-#include <map>
 #include <tuple>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "kernels/weights/file_source.h"
-#include "kernels/weights/tensor_names.h"
+#include "kernels/weights/verdict.h"
 
 namespace fulcrum {
 namespace {
-
-constexpr std::string_view kScaleSuffix = "_scale_inv";
-
-absl::StatusOr<std::shared_ptr<const WeightSource>> Open(const TensorCatalog& catalog,
-                                                         const TensorInfo& tensor) {
-  if (tensor.type != TensorType::kF8E4m3) return OpenPlainWeight(tensor);
-  return OpenFp8Weight(tensor, catalog.Find(absl::StrCat(tensor.name, std::string(kScaleSuffix))));
-}
-
-// Why a tensor with a projection's name is not served, or empty.
-std::string SkipByContent(const TensorInfo& tensor) {
-  if (!tensor.undecided.empty()) return tensor.undecided;
-  if (tensor.shape.size() != 2) {
-    return absl::StrCat(tensor.shape.size(), "-D, not a matrix");
-  }
-  switch (tensor.type) {
-    case TensorType::kF8E4m3:
-    case TensorType::kBf16:
-    case TensorType::kQ2_0:
-      break;
-    case TensorType::kF16:
-    case TensorType::kF32:
-      return absl::StrCat(tensor.dtype, " is not served; quantize the checkpoint or store BF16");
-    case TensorType::kOther:
-      return absl::StrCat("element type ", tensor.dtype, " is not served");
-  }
-  return tensor.bytes == 0 ? "holds no weights" : "";
-}
-
-absl::StatusOr<TensorDecision> Decide(const TensorCatalog& catalog, const TensorInfo& tensor) {
-  TensorDecision decision;
-  TensorRole role = RoleOf(tensor.name);
-  decision.skip = role.skip.empty() ? SkipByContent(tensor) : role.skip;
-  if (!decision.skip.empty()) return decision;
-  absl::StatusOr<std::shared_ptr<const WeightSource>> source = Open(catalog, tensor);
-  if (!source.ok()) return source.status();
-  decision.weight = {.shard = std::move(role.shard),
-                     .family = role.family,
-                     .layer = role.layer,
-                     .source = *std::move(source)};
-  return decision;
-}
-
-// Two tensors that ask for one shard name are both left out: choosing would be a guess.
-void SkipCollisions(const TensorCatalog& catalog,
-                    std::vector<absl::StatusOr<TensorDecision>>& decisions) {
-  std::map<std::string, std::vector<size_t>> by_shard;
-  for (size_t i = 0; i < decisions.size(); ++i) {
-    if (decisions[i].ok() && decisions[i]->skip.empty()) {
-      by_shard[decisions[i]->weight.shard].push_back(i);
-    }
-  }
-  for (const auto& [shard, members] : by_shard) {
-    if (members.size() == 1) continue;
-    const std::string names = absl::StrJoin(members, ", ", [&](std::string* out, size_t i) {
-      absl::StrAppend(out, catalog.tensors[i].name);
-    });
-    for (const size_t i : members) {
-      decisions[i]->skip = absl::StrCat("ambiguous: shard name ", shard, " fits ", names,
-                                        "; name the tensor explicitly");
-      decisions[i]->weight.source = nullptr;
-    }
-  }
-}
 
 // Up to three names that contain, or are contained in, the one that was not found.
 std::string SimilarNames(const TensorCatalog& catalog, std::string_view name) {
@@ -93,26 +27,18 @@ std::string SimilarNames(const TensorCatalog& catalog, std::string_view name) {
 
 }  // namespace
 
-std::vector<absl::StatusOr<TensorDecision>> DecideAll(const TensorCatalog& catalog) {
-  std::vector<absl::StatusOr<TensorDecision>> decisions;
-  decisions.reserve(catalog.tensors.size());
-  for (const TensorInfo& tensor : catalog.tensors) decisions.push_back(Decide(catalog, tensor));
-  SkipCollisions(catalog, decisions);
-  return decisions;
-}
-
-absl::StatusOr<Checkpoint> ImportCheckpoint(const std::string& path) {
+absl::StatusOr<Checkpoint> ImportCheckpoint(const std::string& path, bool allow_nan) {
   absl::StatusOr<TensorCatalog> catalog = ReadCatalog(path);
   if (!catalog.ok()) return catalog.status();
-  if (!catalog->whole.ok()) return catalog->whole;
-  std::vector<absl::StatusOr<TensorDecision>> decisions = DecideAll(*catalog);
+  std::vector<Verdict> verdicts = JudgeAll(*catalog, {.allow_nan = allow_nan});
+  if (absl::Status s = CheckImport(*catalog, verdicts); !s.ok()) return s;
   Checkpoint checkpoint;
-  for (size_t i = 0; i < decisions.size(); ++i) {
-    if (!decisions[i].ok()) return decisions[i].status();
-    if (decisions[i]->skip.empty()) {
-      checkpoint.shards.push_back(std::move(decisions[i]->weight));
+  for (size_t i = 0; i < verdicts.size(); ++i) {
+    if (verdicts[i].fate == Fate::kServed) {
+      checkpoint.shards.push_back(std::move(verdicts[i].weight));
     } else {
-      checkpoint.skipped.push_back({catalog->tensors[i].name, decisions[i]->skip});
+      checkpoint.skipped.push_back(
+          {catalog->tensors[i].name, std::string(verdicts[i].why.message())});
     }
   }
   std::sort(checkpoint.shards.begin(), checkpoint.shards.end(),
@@ -127,10 +53,22 @@ absl::StatusOr<Checkpoint> ImportCheckpoint(const std::string& path) {
 absl::StatusOr<std::shared_ptr<const WeightSource>> OpenTensor(const TensorCatalog& catalog,
                                                                std::string_view tensor) {
   const TensorInfo* info = catalog.Find(tensor);
-  if (info != nullptr) return Open(catalog, *info);
-  return absl::NotFoundError(absl::StrCat(catalog.path, " holds no tensor ", Quoted(tensor),
-                                          " among its ", catalog.tensors.size(),
-                                          SimilarNames(catalog, tensor)));
+  if (info == nullptr) {
+    return absl::NotFoundError(absl::StrCat(catalog.path, " holds no tensor ", Quoted(tensor),
+                                            " among its ", catalog.tensors.size(),
+                                            SimilarNames(catalog, tensor)));
+  }
+  Verdict verdict = JudgeContent(catalog, *info, {});
+  switch (verdict.fate) {
+    case Fate::kServed:
+      return std::move(verdict.weight.source);
+    case Fate::kSkipped:
+      return absl::InvalidArgumentError(absl::StrCat(
+          info->file->path(), ": tensor ", Quoted(info->name), ": ", verdict.why.message()));
+    case Fate::kRefused:
+      break;
+  }
+  return verdict.why;
 }
 
 absl::StatusOr<std::shared_ptr<const WeightSource>> OpenTensor(const std::string& path,

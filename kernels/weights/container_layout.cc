@@ -15,7 +15,6 @@ namespace fulcrum {
 namespace {
 
 constexpr uint64_t kGgufAlignment = 32;
-constexpr size_t kMaxGgufName = 63;
 
 uint64_t AlignUp(uint64_t value, uint64_t alignment) {
   return (value + alignment - 1) / alignment * alignment;

@@ -3,6 +3,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -30,7 +31,10 @@ struct ContainerLayout {
 // with spaces so that every element is aligned in the file.
 ContainerLayout LayoutSafetensors(std::vector<OutputTensor>& tensors);
 
-// Keeps the order. INVALID_ARGUMENT for a name longer than the 63 bytes that GGUF readers take.
+// Of a tensor's name in GGUF: its readers take no more.
+inline constexpr size_t kMaxGgufName = 63;
+
+// Keeps the order. INVALID_ARGUMENT for a name longer than kMaxGgufName.
 absl::StatusOr<ContainerLayout> LayoutGguf(std::vector<OutputTensor>& tensors);
 
 // Bytes that a GGUF tensor takes with its padding.

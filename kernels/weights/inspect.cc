@@ -1,8 +1,10 @@
-// Descriptions of a file's tensors, by the same import that serving uses.
+// Descriptions of a file's tensors, by the same verdicts that serving uses.
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/weights/inspect.h"
 
-#include "kernels/weights/checkpoint.h"
+#include <utility>
+
+#include "absl/strings/str_cat.h"
 #include "kernels/weights/tensor_catalog.h"
 
 namespace fulcrum {
@@ -25,46 +27,61 @@ std::string FormatOf(TensorType type) {
   return "";
 }
 
+InspectedTensor Describe(const TensorInfo& tensor, const Verdict& verdict) {
+  InspectedTensor row;
+  row.name = tensor.name;
+  row.file = tensor.file->path();
+  row.dtype = tensor.dtype;
+  row.shape = tensor.shape;
+  row.offset = tensor.offset;
+  row.bytes = tensor.bytes;
+  row.format = FormatOf(tensor.type);
+  row.q2_block = tensor.q2_block;
+  row.fate = verdict.fate;
+  row.why = std::string(verdict.why.message());
+  row.shard = verdict.weight.shard;
+  row.family = verdict.weight.family;
+  row.layer = verdict.weight.layer;
+  return row;
+}
+
+// What only the weight itself tells. A loader that meets non-finite weights refuses the shard, and
+// with it the model.
+absl::Status LookInto(const WeightSource& source, Scan scan, bool allow_nan, Verdict& verdict,
+                      InspectedTensor& row) {
+  ScaleCounts counts;
+  const absl::Status finite =
+      scan == Scan::kWeights ? CheckFinite(source, &counts) : CheckFiniteScales(source, &counts);
+  if (!finite.ok() && !absl::IsInvalidArgument(finite)) return finite;
+  row.non_finite = std::string(finite.message());
+  if (counts.scales > 0) row.scales = counts;
+  if (finite.ok() || allow_nan || verdict.fate == Fate::kRefused) return absl::OkStatus();
+  verdict.fate = row.fate = Fate::kRefused;
+  row.why = absl::StrCat(row.file, ": ", row.non_finite);
+  verdict.why = absl::InvalidArgumentError(row.why);
+  return absl::OkStatus();
+}
+
 }  // namespace
 
-absl::StatusOr<Inspection> Inspect(const std::string& path, Scan scan) {
+absl::StatusOr<Inspection> Inspect(const std::string& path, Scan scan, bool allow_nan) {
   absl::StatusOr<TensorCatalog> catalog = ReadCatalog(path);
   if (!catalog.ok()) return catalog.status();
-  if (!catalog->whole.ok()) return catalog->whole;
-  const std::vector<absl::StatusOr<TensorDecision>> decisions = DecideAll(*catalog);
+  std::vector<Verdict> verdicts = JudgeAll(*catalog, {.allow_nan = allow_nan});
   Inspection inspection;
   inspection.path = path;
   inspection.container = catalog->container;
   inspection.files = catalog->files;
-  for (size_t i = 0; i < decisions.size(); ++i) {
-    const TensorInfo& tensor = catalog->tensors[i];
-    const absl::StatusOr<TensorDecision>& decision = decisions[i];
-    InspectedTensor row;
-    row.name = tensor.name;
-    row.file = tensor.file->path();
-    row.dtype = tensor.dtype;
-    row.shape = tensor.shape;
-    row.offset = tensor.offset;
-    row.bytes = tensor.bytes;
-    row.format = FormatOf(tensor.type);
-    row.q2_block = tensor.q2_block;
-    if (!decision.ok()) {
-      row.broken = true;
-      row.skip_reason = std::string(decision.status().message());
-    } else if (!decision->skip.empty()) {
-      row.skip_reason = decision->skip;
-    } else {
-      row.shard = decision->weight.shard;
-      row.family = decision->weight.family;
-      row.layer = decision->weight.layer;
-      const WeightSource& source = *decision->weight.source;
-      const absl::Status finite =
-          scan == Scan::kWeights ? CheckFinite(source) : CheckFiniteScales(source);
-      if (!finite.ok() && !absl::IsInvalidArgument(finite)) return finite;
-      row.non_finite = std::string(finite.message());
+  for (size_t i = 0; i < verdicts.size(); ++i) {
+    Verdict& verdict = verdicts[i];
+    InspectedTensor row = Describe(catalog->tensors[i], verdict);
+    if (const auto source = verdict.weight.source; source != nullptr) {
+      if (absl::Status s = LookInto(*source, scan, allow_nan, verdict, row); !s.ok()) return s;
     }
+    if (verdict.fate == Fate::kServed) inspection.served.push_back(verdict.weight);
     inspection.tensors.push_back(std::move(row));
   }
+  inspection.refusal = CheckImport(*catalog, verdicts);
   return inspection;
 }
 

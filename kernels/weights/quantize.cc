@@ -22,12 +22,13 @@
 #include "kernels/weights/container_layout.h"
 #include "kernels/weights/output_file.h"
 #include "kernels/weights/tensor_catalog.h"
-#include "kernels/weights/tensor_names.h"
+#include "kernels/weights/verdict.h"
 
 namespace fulcrum {
 namespace {
 
 constexpr int kQ2Block = 64;
+constexpr JudgeOptions kConvert = {.convert = true};
 
 size_t ElementBytes(TensorType type) { return type == TensorType::kF32 ? 4 : 2; }
 
@@ -50,20 +51,9 @@ bool Matches(const std::string& pattern, const TensorInfo& tensor) {
   return fnmatch(pattern.c_str(), tensor.name.c_str(), 0) == 0;
 }
 
-// Why a tensor is copied instead of converted, or empty.
-std::string KeepReason(const QuantizeOptions& options, const TensorInfo& tensor) {
+// Why a tensor that is asked for, or served as a projection, keeps its type all the same; or empty.
+std::string KeepByTarget(const QuantizeOptions& options, const TensorInfo& tensor) {
   if (!IsFloat(tensor.type)) return absl::StrCat("element type ", tensor.dtype);
-  if (tensor.shape.size() != 2) return absl::StrCat(tensor.shape.size(), "-D");
-  if (tensor.bytes == 0) return "holds no weights";
-  if (!options.convert.empty()) {
-    const bool asked = std::any_of(options.convert.begin(), options.convert.end(),
-                                   [&](const std::string& p) { return Matches(p, tensor); });
-    if (!asked) return "not asked for";
-  } else {
-    const TensorRole role = RoleOf(tensor.name);
-    if (!role.skip.empty()) return role.skip;
-    if (role.family == Family::kLmHead) return "LM head; name it to convert it";
-  }
   if (options.target == WeightFormat::kFp8Block128 && !tensor.name.ends_with(".weight")) {
     return "not named *.weight, so its scale grid would have no name";
   }
@@ -76,6 +66,25 @@ std::string KeepReason(const QuantizeOptions& options, const TensorInfo& tensor)
     }
   }
   return "";
+}
+
+// Why a tensor is copied instead of converted, or empty. `verdict` is that of JudgeAll, which
+// decides about what no pattern names.
+std::string KeepReason(const QuantizeOptions& options, const TensorCatalog& catalog,
+                       const TensorInfo& tensor, const Verdict& verdict) {
+  if (options.convert.empty()) {
+    if (verdict.fate != Fate::kServed) return std::string(verdict.why.message());
+    if (verdict.weight.family == Family::kLmHead) return "LM head; name it to convert it";
+    return KeepByTarget(options, tensor);
+  }
+  const bool asked = std::any_of(options.convert.begin(), options.convert.end(),
+                                 [&](const std::string& p) { return Matches(p, tensor); });
+  if (!asked) return "not asked for";
+  const Verdict content = JudgeContent(catalog, tensor, kConvert);
+  if (content.fate != Fate::kServed) return std::string(content.why.message());
+  const WeightSpec size{.name = tensor.name, .n = tensor.shape[0], .k = tensor.shape[1]};
+  if (absl::Status s = CheckSize(size); !s.ok()) return std::string(s.message());
+  return KeepByTarget(options, tensor);
 }
 
 // One input tensor on its way: where its bytes come from and which outputs they fill.
@@ -102,55 +111,67 @@ OutputTensor Kept(const TensorInfo& tensor, std::string_view dtype) {
           .alignment = std::max<uint64_t>(1, tensor.bytes / elements)};
 }
 
+// Why a tensor that is not converted cannot be copied either, or empty.
+std::string DropReason(const QuantizeOptions& options, const TensorInfo& tensor) {
+  // Copied, what the input's readers only list would be read by those of the output.
+  if (!tensor.undecided.empty()) return tensor.undecided;
+  if (options.target != WeightFormat::kQ2_0) return "";
+  constexpr size_t kMaxGgufDimensions = 4;
+  if (GgufTypeFor(tensor.dtype).empty() || tensor.shape.size() > kMaxGgufDimensions ||
+      tensor.bytes == 0) {
+    return absl::StrFormat("GGUF cannot hold %s %s", tensor.dtype, ShapeText(tensor.shape));
+  }
+  if (tensor.name.size() > kMaxGgufName) {
+    return absl::StrFormat("GGUF cannot hold a name of %d bytes", tensor.name.size());
+  }
+  return "";
+}
+
+void PlanConversion(const QuantizeOptions& options, const TensorInfo& tensor, Plan& plan) {
+  const bool gguf = options.target == WeightFormat::kQ2_0;
+  const WeightSpec spec{.name = tensor.name,
+                        .format = options.target,
+                        .n = tensor.shape[0],
+                        .k = tensor.shape[1],
+                        .q2_block = kQ2Block};
+  Job job{.input = &tensor, .convert = true, .scale_name = ""};
+  plan.outputs.push_back({.name = tensor.name,
+                          .dtype = gguf ? "Q2_0" : "F8_E4M3",
+                          .shape = tensor.shape,
+                          .bytes = static_cast<uint64_t>(spec.n * spec.row_bytes())});
+  if (!gguf) {
+    job.scale_name = absl::StrCat(tensor.name, "_scale_inv");
+    plan.outputs.push_back(
+        {.name = job.scale_name,
+         .dtype = "F32",
+         .shape = {spec.scale_rows(), spec.scale_cols()},
+         .bytes = 4 * static_cast<uint64_t>(spec.scale_rows() * spec.scale_cols()),
+         .alignment = 4});
+  }
+  plan.jobs.push_back(std::move(job));
+}
+
+// The code of the first refused tensor where a node would refuse the input.
 absl::StatusOr<Plan> MakePlan(const QuantizeOptions& options, const TensorCatalog& catalog,
                               QuantizeReport& report) {
+  const std::vector<Verdict> verdicts = JudgeAll(catalog, kConvert);
+  if (absl::Status s = CheckRefused(catalog, verdicts); !s.ok()) return s;
   const bool gguf = options.target == WeightFormat::kQ2_0;
   Plan plan;
-  for (const TensorInfo& tensor : catalog.tensors) {
+  for (size_t i = 0; i < catalog.tensors.size(); ++i) {
+    const TensorInfo& tensor = catalog.tensors[i];
     report.bytes_in += tensor.bytes;
-    Job job{.input = &tensor, .convert = false, .scale_name = ""};
-    const std::string reason = KeepReason(options, tensor);
-    if (!reason.empty()) {
-      constexpr size_t kMaxGgufDimensions = 4;
-      const std::string_view dtype = gguf ? GgufTypeFor(tensor.dtype) : tensor.dtype;
-      if (dtype.empty() ||
-          (gguf && (tensor.shape.size() > kMaxGgufDimensions || tensor.bytes == 0))) {
-        report.dropped.push_back(
-            {tensor.name,
-             absl::StrFormat("GGUF cannot hold %s %s", tensor.dtype, ShapeText(tensor.shape))});
-        continue;
-      }
-      report.kept.push_back({tensor.name, reason});
-      plan.outputs.push_back(Kept(tensor, dtype));
-      plan.jobs.push_back(std::move(job));
-      continue;
+    const std::string keep = KeepReason(options, catalog, tensor, verdicts[i]);
+    if (keep.empty()) {
+      report.converted.push_back(tensor.name);
+      PlanConversion(options, tensor, plan);
+    } else if (const std::string drop = DropReason(options, tensor); !drop.empty()) {
+      report.dropped.push_back({tensor.name, drop});
+    } else {
+      report.kept.push_back({tensor.name, keep});
+      plan.outputs.push_back(Kept(tensor, gguf ? GgufTypeFor(tensor.dtype) : tensor.dtype));
+      plan.jobs.push_back({.input = &tensor, .convert = false, .scale_name = ""});
     }
-    job.convert = true;
-    report.converted.push_back(tensor.name);
-    WeightSpec spec{.name = tensor.name,
-                    .format = options.target,
-                    .n = tensor.shape[0],
-                    .k = tensor.shape[1],
-                    .q2_block = kQ2Block};
-    plan.outputs.push_back({.name = tensor.name,
-                            .dtype = gguf ? "Q2_0" : "F8_E4M3",
-                            .shape = tensor.shape,
-                            .bytes = static_cast<uint64_t>(spec.n * spec.row_bytes())});
-    if (!gguf) {
-      job.scale_name = absl::StrCat(tensor.name, "_scale_inv");
-      if (catalog.Find(job.scale_name) != nullptr) {
-        return absl::InvalidArgumentError(
-            absl::StrCat(options.input, " already holds ", job.scale_name, " for ", tensor.dtype,
-                         " tensor ", tensor.name, ": it is not clear what the weight is"));
-      }
-      plan.outputs.push_back(
-          {.name = job.scale_name,
-           .dtype = "F32",
-           .shape = {spec.scale_rows(), spec.scale_cols()},
-           .bytes = 4 * static_cast<uint64_t>(spec.scale_rows() * spec.scale_cols()),
-           .alignment = 4});
-    }
-    plan.jobs.push_back(std::move(job));
   }
   return plan;
 }
@@ -171,6 +192,25 @@ absl::Status Widen(const TensorInfo& tensor, int64_t first_row, std::span<const 
         "%s: tensor %s holds a NaN or infinity at row %d, column %d; it has no quantized form",
         tensor.file->path(), Quoted(tensor.name), first_row + static_cast<int64_t>(i) / k,
         static_cast<int64_t>(i) % k));
+  }
+  return absl::OkStatus();
+}
+
+// What was just encoded has to be what a node serves: rows of Q2_0 whose block holds more than F16
+// can be the scale of have an infinite one.
+absl::Status CheckQ2Rows(const TensorInfo& tensor, int64_t first_row, int64_t row_bytes,
+                         std::span<const std::byte> coded) {
+  const int64_t k = tensor.shape[1];
+  for (int64_t i = 0; i < static_cast<int64_t>(coded.size()) / row_bytes; ++i) {
+    const auto row =
+        coded.subspan(static_cast<size_t>(i * row_bytes), static_cast<size_t>(row_bytes));
+    for (int64_t column = 0; column < k; column += kQ2Block) {
+      if (std::isfinite(Q2Scale(row, kQ2Block, column))) continue;
+      return absl::InvalidArgumentError(absl::StrFormat(
+          "%s: tensor %s holds a weight beyond F16's largest, 65504, in row %d, columns %d to %d: "
+          "the block's Q2_0 scale would be infinite",
+          tensor.file->path(), Quoted(tensor.name), first_row + i, column, column + kQ2Block - 1));
+    }
   }
   return absl::OkStatus();
 }
@@ -208,6 +248,7 @@ absl::Status ConvertTensor(const Job& job, WeightFormat target, const OutputTens
         EncodeQ2Row(wide.subspan(i * static_cast<size_t>(k), static_cast<size_t>(k)), kQ2Block,
                     out.subspan(i * row_bytes, row_bytes));
       }
+      if (absl::Status s = CheckQ2Rows(tensor, row, spec.row_bytes(), out); !s.ok()) return s;
     }
     const uint64_t at = weight.offset + static_cast<uint64_t>(row * spec.row_bytes());
     if (absl::Status s = file.Write(at, out); !s.ok()) return s;
@@ -231,11 +272,11 @@ absl::Status CopyTensor(const TensorInfo& tensor, const OutputTensor& output, Ou
 // The first few of what patterns could name.
 std::string Convertible(QuantizeOptions options, const TensorCatalog& catalog) {
   constexpr int kShown = 5;
-  options.convert = {"*"};
+  options.convert = {"*"};  // the verdict on a tensor that is not named does not matter then
   std::string names;
   int count = 0;
   for (const TensorInfo& tensor : catalog.tensors) {
-    if (!KeepReason(options, tensor).empty() || ++count > kShown) continue;
+    if (!KeepReason(options, catalog, tensor, {}).empty() || ++count > kShown) continue;
     absl::StrAppend(&names, names.empty() ? "" : ", ", tensor.name);
   }
   if (count == 0) return "none of its tensors can be converted";
@@ -273,7 +314,6 @@ absl::Status CheckOptions(const QuantizeOptions& options, const TensorCatalog& c
 absl::StatusOr<QuantizeReport> Quantize(const QuantizeOptions& options) {
   absl::StatusOr<TensorCatalog> catalog = ReadCatalog(options.input);
   if (!catalog.ok()) return catalog.status();
-  if (!catalog->whole.ok()) return catalog->whole;
   if (absl::Status s = CheckOptions(options, *catalog); !s.ok()) return s;
   QuantizeReport report;
   absl::StatusOr<Plan> plan = MakePlan(options, *catalog, report);

@@ -34,7 +34,10 @@ struct QuantizeReport {
   uint64_t bytes_out = 0;              // of the output file
 };
 
-// INVALID_ARGUMENT names tensor, row and column for a non-finite weight; ALREADY_EXISTS.
+// What a node refuses as a checkpoint is refused here too, with the same words (verdict.h); what it
+// serves, were it of a type that is served, is converted, and served of the output.
+// INVALID_ARGUMENT names tensor, row and column of a weight that is not finite, or that no Q2_0
+// scale can hold; ALREADY_EXISTS.
 absl::StatusOr<QuantizeReport> Quantize(const QuantizeOptions& options);
 
 }  // namespace fulcrum

@@ -185,13 +185,11 @@ class SyntheticSource final : public WeightSource {
 
 absl::StatusOr<std::shared_ptr<const WeightSource>> SyntheticWeight(const WeightSpec& spec,
                                                                     uint64_t seed) {
-  // 2^23 distinct scales and comfortable products bound the sizes.
-  constexpr int64_t kMaxSide = 1 << 24;
-  if (spec.n < 1 || spec.k < 1 || spec.n > kMaxSide || spec.k > kMaxSide ||
-      spec.scale_rows() * spec.scale_cols() > 1 << 23) {
+  if (absl::Status s = CheckSize(spec); !s.ok()) return s;
+  constexpr int64_t kMostScales = 1 << 23;  // distinct ones
+  if (spec.scale_rows() * spec.scale_cols() > kMostScales) {
     return absl::InvalidArgumentError(
-        absl::StrFormat("%s: synthetic weight of %dx%d is outside 1x1 .. 2^24 a side with at most "
-                        "2^23 blocks of 128x128",
+        absl::StrFormat("%s: synthetic weight of %dx%d has more than 2^23 blocks of 128x128",
                         spec.name, spec.n, spec.k));
   }
   if (spec.format == WeightFormat::kQ2_0 &&

@@ -9,6 +9,8 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
+#include <system_error>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -46,6 +48,14 @@ class DiskFile final : public WeightFile {
   ~DiskFile() override { close(fd_); }
   DiskFile(const DiskFile&) = delete;
   DiskFile& operator=(const DiskFile&) = delete;
+
+  absl::StatusOr<std::string> Location() const override {
+    std::error_code error;
+    const std::string link = absl::StrCat("/proc/self/fd/", fd_);
+    std::string location = std::filesystem::read_symlink(link, error).string();
+    if (!error) return location;
+    return ErrnoStatus(error.value(), absl::StrCat("reading ", link, " of ", path()));
+  }
 
   void Release(uint64_t offset, uint64_t bytes) const override {
     // The result is of no consequence: the pages are clean and stay readable.

@@ -31,6 +31,11 @@ class WeightFile {
   // when the file has changed or ended since it was opened.
   absl::Status Read(uint64_t offset, std::span<std::byte> out) const;
 
+  // Where the open file lies, links resolved, as the system knows it by the descriptor: nothing
+  // that is renamed or linked anew since the path was looked at makes it another file. A file that
+  // was removed meanwhile has " (deleted)" behind its name.
+  virtual absl::StatusOr<std::string> Location() const { return path_; }
+
   // Lets the system drop cached pages of a range; only a hint.
   virtual void Release(uint64_t /*offset*/, uint64_t /*bytes*/) const {}
 

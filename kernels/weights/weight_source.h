@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -60,10 +61,37 @@ class WeightSource {
 // hash whatever file it came from. Reads all rows once, in pieces, then releases the pages.
 absl::Status ContentHash(const WeightSource& source, std::string* hex);
 
-// Refuses NaN codes (fp8 0x7F/0xFF, bf16 NaN or Inf is allowed only if finite_only is false) and
-// non-finite scales, naming tensor, row and column: INVALID_ARGUMENT.
-absl::Status CheckFinite(const WeightSource& source);
-// The scales alone, which are in memory already.
-absl::Status CheckFiniteScales(const WeightSource& source);
+// The sizes that every backend takes: the widest use 32-bit offsets within a row and a tile, and
+// keep buffers of a few KiB for each unit of K. A larger matrix can be loaded in slices.
+inline constexpr int64_t kMaxWeightN = int64_t{1} << 24;
+inline constexpr int64_t kMaxWeightK = int64_t{1} << 20;
+// INVALID_ARGUMENT unless 1 <= n <= kMaxWeightN and 1 <= k <= kMaxWeightK.
+absl::Status CheckSize(const WeightSpec& spec);
+
+// Scales that are legal and yet unusual, which hints at the writer of the file: a zero makes its
+// whole block zero (ordinary quantisers write one for a block of zeros), a negative one turns its
+// signs, a subnormal one has lost bits.
+struct ScaleCounts {
+  int64_t scales = 0;  // looked at: of the grid (fp8) or in the rows (q2_0)
+  int64_t zero = 0;    // of both signs
+  int64_t negative = 0;
+  int64_t subnormal = 0;  // in the type that the file stores
+};
+
+// Refuses weights that are not finite numbers, naming tensor, row and column, of fp8 the block too:
+// INVALID_ARGUMENT. These are NaN codes (fp8 0x7F and 0xFF), NaN and infinity (bf16), scales that
+// are NaN or infinite, and fp8 scales whose product with the largest code, 448, leaves F32, whether
+// or not the block has that code. (q2_0 cannot: 2 * 65504 is finite.)
+// `counts`: filled in from all scales; then the whole weight is read although it is refused.
+absl::Status CheckFinite(const WeightSource& source, ScaleCounts* counts = nullptr);
+// The fp8 grid alone, which is in memory already; OK for other formats.
+absl::Status CheckFiniteScales(const WeightSource& source, ScaleCounts* counts = nullptr);
+
+// What can be said of a weight before its rows are read: its size and, unless `allow_nan`, that its
+// scales are finite. Whatever the node serves has passed this, however it was named.
+absl::Status CheckServable(const WeightSource& source, bool allow_nan);
+
+// 64 lower-case hex digits, as ContentHash writes them.
+bool IsContentHash(std::string_view text);
 
 }  // namespace fulcrum

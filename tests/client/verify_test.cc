@@ -187,6 +187,69 @@ TEST(Inspect, NanIsFoundInScalesAndWithScanInWeights) {
   EXPECT_THAT(scales.out, HasSubstr("allow_nan"));
 }
 
+TEST(Inspect, CountsUnusualScalesAndRefusesThoseThatOverflow) {
+  const test::TempDir dir;
+  const auto file = [&](const std::vector<float>& scales) {
+    const auto count = static_cast<int64_t>(scales.size());
+    return dir.Write("w.safetensors",
+                     test::SafetensorsBuilder()
+                         .Add("model.layers.0.mlp.up_proj.weight", "F8_E4M3", {1, 128 * count},
+                              std::string(static_cast<size_t>(128 * count), '1'))
+                         .Add("model.layers.0.mlp.up_proj.weight_scale_inv", "F32", {1, count},
+                              test::ArrayBytes(scales))
+                         .Build());
+  };
+  const std::string odd = file({0, -0.0f, -2, 1e-40f, 1});
+  const AppRun text = RunFulcrum({"inspect", odd});
+  EXPECT_EQ(text.exit, 0);
+  EXPECT_THAT(text.out, HasSubstr("2 of 5 scales zero, 1 negative, 1 subnormal"));
+  const auto tensors = RunFulcrum({"inspect", odd, "--json"}).Json()["tensors"];
+  EXPECT_EQ(tensors[0]["verdict"], "served");
+  EXPECT_EQ(tensors[0]["scales"]["count"], 5);
+  EXPECT_EQ(tensors[0]["scales"]["zero"], 2);
+  EXPECT_EQ(tensors[0]["scales"]["negative"], 1);
+  EXPECT_EQ(tensors[0]["scales"]["subnormal"], 1);
+  EXPECT_EQ(tensors[1]["verdict"], "skipped");
+  EXPECT_TRUE(tensors[1]["scales"].is_null());
+
+  const std::string huge = file({1, 1e38f});
+  for (const auto& [arguments, exit] : std::vector<std::pair<std::vector<std::string>, int>>{
+           {{"inspect", huge}, 1},
+           {{"inspect", huge, "--scan"}, 1},
+           {{"inspect", huge, "--allow-nan"}, 0},
+           {{"inspect", huge, "--allow-nan", "--scan"}, 0}}) {
+    const AppRun run = RunFulcrum(arguments);
+    EXPECT_EQ(run.exit, exit) << run.out;
+    EXPECT_THAT(run.out, testing::AllOf(HasSubstr("block [0, 1]"), HasSubstr("1e+38")));
+  }
+  const auto refused = RunFulcrum({"inspect", huge, "--json"}).Json();
+  EXPECT_EQ(refused["importable"], false);
+  EXPECT_EQ(refused["tensors"][0]["verdict"], "refused");
+}
+
+TEST(Inspect, SaysWhatANodeRefuses) {
+  const test::TempDir dir;
+  const std::string served = dir.Write(
+      "w.safetensors", test::SafetensorsBuilder()
+                           .Add("lm_head.weight", "BF16", {16, 16}, std::string(512, '\1'))
+                           .Add("a b.weight", "BF16", {1, 1}, "12")
+                           .Build());
+  const AppRun fits = RunFulcrum({"inspect", served, "--memory-budget", "512"});
+  EXPECT_EQ(fits.exit, 0) << fits.out;
+  EXPECT_THAT(fits.out, testing::AllOf(HasSubstr("1 skipped: 1 no legal shard name"),
+                                       HasSubstr("LoadShard")));
+  const AppRun too_large = RunFulcrum({"inspect", served, "--memory-budget", "511"});
+  EXPECT_EQ(too_large.exit, 1);
+  EXPECT_THAT(too_large.out, HasSubstr("lm_head is the first without room"));
+  EXPECT_EQ(RunFulcrum({"inspect", served, "--memory-budget", "0"}).exit, 2);
+  const std::string norms =
+      dir.Write("n.safetensors",
+                test::SafetensorsBuilder().Add("model.norm.weight", "BF16", {1}, "12").Build());
+  const AppRun nothing = RunFulcrum({"inspect", norms});
+  EXPECT_EQ(nothing.exit, 1);
+  EXPECT_THAT(nothing.out, HasSubstr("no tensor that can be served (1 skipped: 1 norm)"));
+}
+
 TEST(Quantize, ForceReplacesAnExistingFile) {
   const test::TempDir dir;
   const std::string input = dir.Write(

@@ -1,13 +1,15 @@
 # Starting and stopping a node: SIGTERM under load, during loading, with streams open, with a request
 # half received. Cases P067, P068, P069, P089, P093, P094, P095.
 # SPDX-License-Identifier: Apache-2.0
+import os
 import signal
+import tempfile
 import threading
 import unittest
 
 import grpc
 from load import Load
-from node import (GATE, HEAD, Node, SMALL, code_of, project, project_future, request, scaled, stream)
+from node import (DATA, GATE, HEAD, Node, SMALL, code_of, project, project_future, request, scaled, stream)
 from proxy import HalfwayProxy
 
 OK, UNAVAILABLE = grpc.StatusCode.OK, grpc.StatusCode.UNAVAILABLE
@@ -69,7 +71,9 @@ class Lifecycle(unittest.TestCase):
             proxy.close()
 
     def test_sigterm_during_a_long_load_does_not_wait_for_it(self):  # P095
-        node = Node('models { model: "big" synthetic: "qwen-27b" }\n', wait=False)
+        # More than many machines have: a budget that says otherwise, or the start would be refused.
+        node = Node('models { model: "big" synthetic: "qwen-27b" }\n'
+                    "memory_budget_bytes: 1099511627776\n", wait=False)
         with node:
             node.wait_listening()
             node.terminate()
@@ -130,6 +134,28 @@ class Lifecycle(unittest.TestCase):
             self.assertIn(why, node.log())
             node.process.stdout.close()
             node.folder.cleanup()
+
+    def test_a_model_that_cannot_be_served_is_told_before_the_node_listens(self):
+        with tempfile.TemporaryDirectory() as folder:
+            absent, empty = f"{folder}/absent", f"{folder}/empty"
+            os.mkdir(empty)
+            q2 = str(DATA / "q2_0" / "mainline.gguf")
+            shard = ('models { model: "m" shards { shard { name: "s" path: "%s" tensor: "%s" } } }\n')
+            for config, args, why in (
+                    ("", ("--model", absent), absent), ("", ("--model", empty), empty),
+                    ("", ("--model", __file__), __file__), ("", ("--model", ""), "--model"),
+                    ("", ("--synthetic", "Nonsense"), "Nonsense"),
+                    (f'models {{ model: "m" checkpoint: "{absent}" }}\n', (), absent),
+                    (shard % (absent, "w"), (), absent), (shard % (q2, "no.tensor"), (), "no.tensor"),
+                    (SMALL + "memory_budget_bytes: 1048576\n", (), "first without room"),
+                    (SMALL + f'weight_roots: "{absent}"\n', (), absent)):
+                for validate in ((), ("--validate-config",)):
+                    node = Node(config, args=(*args, *validate), wait=False)
+                    self.assertEqual(node.wait_exit(), 2, node.log())
+                    self.assertIn(why, node.log())
+                    self.assertNotIn("listening", node.log())
+                    node.process.stdout.close()
+                    node.folder.cleanup()
 
     def test_a_taken_port_is_one_sentence(self):
         with Node() as node:

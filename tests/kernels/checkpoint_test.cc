@@ -375,9 +375,9 @@ TEST(Inspect, ListsEveryTensorWithItsFate) {
   EXPECT_THAT(inspection->files, ElementsAre(path));
   ASSERT_EQ(inspection->tensors.size(), 3u);
   const InspectedTensor& broken = inspection->tensors[0];
-  EXPECT_TRUE(broken.broken);
+  EXPECT_EQ(broken.fate, Fate::kRefused);
   EXPECT_EQ(broken.format, "fp8");
-  EXPECT_THAT(broken.skip_reason, HasSubstr("scale grid"));
+  EXPECT_THAT(broken.why, HasSubstr("scale grid"));
   const InspectedTensor& served = inspection->tensors[1];
   EXPECT_EQ(served.name, "model.layers.2.mlp.up_proj.weight");
   EXPECT_EQ(served.shard, "layers.2.ffn_up");
@@ -388,9 +388,11 @@ TEST(Inspect, ListsEveryTensorWithItsFate) {
   EXPECT_EQ(served.shape, (std::vector<int64_t>{2, 3}));
   EXPECT_EQ(served.bytes, 12u);
   EXPECT_EQ(ReadFile(path).substr(served.offset, served.bytes), Bf16(2, 3));
-  EXPECT_THAT(served.skip_reason, IsEmpty());
-  EXPECT_EQ(inspection->tensors[2].skip_reason, "norm");
-  EXPECT_FALSE(inspection->tensors[2].broken);
+  EXPECT_EQ(served.fate, Fate::kServed);
+  EXPECT_THAT(served.why, IsEmpty());
+  EXPECT_EQ(inspection->tensors[2].why, "norm");
+  EXPECT_EQ(inspection->tensors[2].fate, Fate::kSkipped);
+  EXPECT_THAT(std::string(inspection->refusal.message()), HasSubstr("'a.weight'"));
 }
 
 }  // namespace

@@ -161,5 +161,17 @@ TEST(EncodeFp8Block128, NanIsKeptForTheLoadCheckToFind) {
   EXPECT_EQ(e.codes[2], 0xfe);
 }
 
+TEST(EncodeFp8Block128, NearTheEndOfF32TheLargestCodeTimesTheScaleStaysFinite) {
+  float amax = std::numeric_limits<float>::max();
+  for (int i = 0; i < 1000; ++i, amax = std::nextafter(amax, 0.0f)) {
+    uint8_t code = 0;
+    float scale = 0;
+    EncodeFp8Block128(std::span(&amax, 1), 1, 1, std::span(&code, 1), std::span(&scale, 1));
+    ASSERT_EQ(code, 0x7e);
+    ASSERT_TRUE(std::isfinite(scale * kE4m3Largest)) << i;
+    ASSERT_EQ(scale, amax / kE4m3Largest);
+  }
+}
+
 }  // namespace
 }  // namespace fulcrum

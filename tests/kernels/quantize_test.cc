@@ -6,7 +6,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <filesystem>
+#include <limits>
 
 #include "kernels/formats/bf16.h"
 #include "kernels/formats/fp8_block128.h"
@@ -17,6 +19,7 @@
 namespace fulcrum::test {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
@@ -275,6 +278,88 @@ TEST(Quantize, RefusesWhatMakesNoSense) {
       refused({.input = named, .output = dir.At("o"), .target = WeightFormat::kQ2_0}, kInvalid),
       HasSubstr("63"));
   EXPECT_TRUE(Quantize({.input = named, .output = dir.At("o")}).ok());
+}
+
+TEST(Quantize, WhatItWritesIsWhatANodeServes) {
+  const TempDir dir;
+  constexpr float kLargest = std::numeric_limits<float>::max();
+  // Weights up to the end of F32 have a finite scale and codes in fp8, and none in q2_0.
+  for (const float largest : {kLargest, -kLargest, 65504.0f, 65519.0f, 65520.0f}) {
+    Matrix m = RandomMatrix(64, 128, 8);
+    m.f32[3 * 128 + 70] = largest;
+    const std::string input = dir.Write(
+        "in.safetensors",
+        SafetensorsBuilder().Add("a.weight", "F32", {64, 128}, ArrayBytes(m.f32)).Build());
+    ASSERT_TRUE(
+        Quantize({.input = input, .output = dir.At("o.safetensors"), .replace = true}).ok());
+    EXPECT_TRUE(ImportCheckpoint(dir.At("o.safetensors")).ok()) << largest;
+    EXPECT_TRUE(CheckFinite(**OpenTensor(dir.At("o.safetensors"), "a.weight")).ok());
+    const auto report = Quantize({.input = input,
+                                  .output = dir.At("o.gguf"),
+                                  .replace = true,
+                                  .target = WeightFormat::kQ2_0});
+    EXPECT_EQ(report.ok(), std::fabs(largest) < 65520) << largest;  // rounds to F16's largest
+    if (report.ok()) {
+      EXPECT_TRUE(CheckFinite(**OpenTensor(dir.At("o.gguf"), "a.weight")).ok());
+    } else {
+      EXPECT_THAT(
+          std::string(report.status().message()),
+          AllOf(HasSubstr("'a.weight'"), HasSubstr("row 3"), HasSubstr("columns 64 to 127")));
+    }
+  }
+}
+
+TEST(Quantize, RefusesWhatANodeRefusesAndKeepsWhatItSkips) {
+  const TempDir dir;
+  const Matrix m = RandomMatrix(4, 64, 9);
+  const auto add = [&](SafetensorsBuilder builder) {
+    return dir.Write("in.safetensors",
+                     builder.Add("a.weight", "BF16", {4, 64}, m.bf16_bytes).Build());
+  };
+  const std::string infinite = ArrayBytes(std::vector<float>{1e38f});
+  for (const std::string& grid : {std::string(), infinite}) {
+    SafetensorsBuilder builder;
+    builder.Add("b.weight", "F8_E4M3", {4, 64}, std::string(256, '\1'));
+    if (!grid.empty()) builder.Add("b.weight_scale_inv", "F32", {1, 1}, grid);
+    const std::string input = add(builder);
+    const absl::Status imported = ImportCheckpoint(input).status();
+    EXPECT_FALSE(imported.ok());
+    for (const WeightFormat target : {WeightFormat::kFp8Block128, WeightFormat::kQ2_0}) {
+      EXPECT_EQ(Quantize({.input = input, .output = dir.At("o"), .target = target}).status(),
+                imported);
+      EXPECT_FALSE(std::filesystem::exists(dir.At("o")));
+    }
+  }
+  // Names that make no shard name, and one name for two: served neither before nor after.
+  const std::string input =
+      add(SafetensorsBuilder()
+              .Add("b c.weight", "BF16", {4, 64}, m.bf16_bytes)
+              .Add("model.layers.0.mlp.up_proj.weight", "F32", {4, 64}, m.f32_bytes)
+              .Add("layers.0.mlp.up_proj.weight", "BF16", {4, 64}, m.bf16_bytes));
+  const auto report = Quantize({.input = input, .output = dir.At("o")});
+  ASSERT_TRUE(report.ok()) << report.status();
+  EXPECT_THAT(report->converted, ElementsAre("a.weight"));
+  EXPECT_EQ(report->kept.size(), 3u);
+  const auto checkpoint = ImportCheckpoint(dir.At("o"));
+  ASSERT_TRUE(checkpoint.ok());
+  // F32 is skipped for its type, so the BF16 one has the name for itself.
+  EXPECT_EQ(checkpoint->shards.size(), 2u);
+}
+
+TEST(Quantize, ANameThatGgufCannotHoldLosesACopyNotTheModel) {
+  const TempDir dir;
+  const Matrix m = RandomMatrix(4, 64, 10);
+  const std::string long_name = std::string(70, 'n') + ".bias";
+  const std::string input =
+      dir.Write("in.safetensors", SafetensorsBuilder()
+                                      .Add("a.weight", "BF16", {4, 64}, m.bf16_bytes)
+                                      .Add(long_name, "BF16", {64}, m.bf16_bytes.substr(0, 128))
+                                      .Build());
+  const auto report =
+      Quantize({.input = input, .output = dir.At("o.gguf"), .target = WeightFormat::kQ2_0});
+  ASSERT_TRUE(report.ok()) << report.status();
+  EXPECT_THAT(NamesOf(report->dropped), ElementsAre(long_name));
+  EXPECT_THAT(report->dropped[0].reason, HasSubstr("75 bytes"));
 }
 
 }  // namespace

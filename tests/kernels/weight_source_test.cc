@@ -7,7 +7,9 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
+#include <cmath>
 #include <filesystem>
+#include <limits>
 
 #include "kernels/weights/weight_file.h"
 #include "tests/support/random_weights.h"
@@ -100,6 +102,80 @@ TEST(CheckFinite, NamesTheBlockOfANonFiniteScale) {
     EXPECT_THAT(std::string(status.message()),
                 AllOf(HasSubstr("row 128"), HasSubstr("column 256")));
   }
+}
+
+TEST(CheckFinite, AScaleIsRefusedWhereItTakesTheLargestCodeOutOfF32) {
+  constexpr float kLargest = std::numeric_limits<float>::max();
+  const float last = std::nextafter(kLargest / 448, 0.0f);
+  for (const auto& [scale, fine] : std::vector<std::pair<float, bool>>{{last, true},
+                                                                       {-last, true},
+                                                                       {7.5e35f, true},
+                                                                       {7.6e35f, false},
+                                                                       {1e38f, false},
+                                                                       {-1e38f, false},
+                                                                       {kLargest, false}}) {
+    MemoryWeight weight = RandomFp8(130, 300, WeightKind::kUniformCodes, 2);
+    weight.mutable_scales()[1 * 3 + 2] = scale;
+    // Whatever codes the block has: the answer is the header's, before rows are read.
+    for (const absl::Status& status : {CheckFinite(weight), CheckFiniteScales(weight),
+                                       CheckServable(weight, /*allow_nan=*/false)}) {
+      EXPECT_EQ(status.ok(), fine) << scale;
+      if (fine) continue;
+      EXPECT_TRUE(absl::IsInvalidArgument(status));
+      EXPECT_THAT(
+          std::string(status.message()),
+          AllOf(HasSubstr("fp8_uniform_codes"), HasSubstr("block [1, 2]"),
+                HasSubstr("row 128, column 256"), HasSubstr("448"), HasSubstr("allow_nan")));
+    }
+    EXPECT_TRUE(CheckServable(weight, /*allow_nan=*/true).ok());
+  }
+}
+
+TEST(CheckFinite, CountsScalesThatTellSomething) {
+  MemoryWeight fp8 = RandomFp8(300, 300, WeightKind::kGaussian, 2);
+  const std::vector<float> odd = {
+      0.0f, -0.0f, -1.0f, 1e-40f, -1e-40f, std::numeric_limits<float>::quiet_NaN(), 1, 2, 3};
+  std::copy(odd.begin(), odd.end(), fp8.mutable_scales().begin());
+  ScaleCounts counts;
+  EXPECT_FALSE(CheckFinite(fp8, &counts).ok());  // and counted all the same
+  EXPECT_EQ(counts.scales, 9);
+  EXPECT_EQ(counts.zero, 2);
+  EXPECT_EQ(counts.negative, 2);
+  EXPECT_EQ(counts.subnormal, 2);
+
+  MemoryWeight q2 = RandomQ2(3, 192, WeightKind::kUniformCodes, 2);
+  int at = 0;
+  for (const uint16_t d : {0, 0x8000, 0xbc00, 0x0001, 0x7c00, 0xfe00, 0x03ff}) {
+    std::memcpy(q2.mutable_rows().data() + at++ * 18, &d, 2);
+  }
+  counts = {};
+  EXPECT_THAT(std::string(CheckFinite(q2, &counts).message()), HasSubstr("row 1, column 64"));
+  EXPECT_EQ(counts.scales, 9);
+  EXPECT_EQ(counts.zero, 2);
+  EXPECT_EQ(counts.negative, 1);  // a NaN with a sign is none
+  EXPECT_EQ(counts.subnormal, 2);
+  counts = {};
+  EXPECT_TRUE(CheckFinite(RandomBf16(3, 7, WeightKind::kGaussian, 2), &counts).ok());
+  EXPECT_EQ(counts.scales, 0);
+}
+
+TEST(CheckSize, BoundsWhatBackendsTake) {
+  const auto check = [](int64_t n, int64_t k) {
+    return CheckSize({.name = "w", .format = WeightFormat::kBf16, .n = n, .k = k});
+  };
+  EXPECT_TRUE(check(1, 1).ok());
+  EXPECT_TRUE(check(kMaxWeightN, kMaxWeightK).ok());
+  for (const auto& [n, k] : std::vector<std::pair<int64_t, int64_t>>{
+           {0, 1}, {1, 0}, {-1, 1}, {kMaxWeightN + 1, 1}, {1, kMaxWeightK + 1}}) {
+    EXPECT_THAT(std::string(check(n, k).message()), AllOf(HasSubstr("w: "), HasSubstr("slices")));
+  }
+}
+
+TEST(ContentHash, HasAForm) {
+  EXPECT_TRUE(IsContentHash(HashOf(RandomBf16(2, 2, WeightKind::kGaussian, 1))));
+  EXPECT_FALSE(IsContentHash(""));
+  EXPECT_FALSE(IsContentHash(std::string(63, 'a')));
+  EXPECT_FALSE(IsContentHash(std::string(64, 'A')));
 }
 
 TEST(CheckFinite, Bf16AndQ2) {

@@ -209,6 +209,90 @@ TEST_F(ShardStoreTest, CallbacksMayUseTheStore) {
   EXPECT_EQ(seen, "loading- serving+ loading+ serving+ ");
 }
 
+// A source whose rows must not be read.
+class UnreadWeight : public WeightSource {
+ public:
+  UnreadWeight(WeightSpec spec, std::vector<float> scales)
+      : spec_(std::move(spec)), scales_(std::move(scales)) {}
+  const WeightSpec& spec() const override { return spec_; }
+  std::span<const float> scales() const override { return scales_; }
+  std::string origin() const override { return "unread"; }
+  absl::Status ReadRows(int64_t, int64_t, std::span<std::byte>) const override {
+    ADD_FAILURE() << "rows were read";
+    return absl::DataLossError("rows were read");
+  }
+
+ private:
+  const WeightSpec spec_;
+  const std::vector<float> scales_;
+};
+
+LoadRequest Unread(int64_t n, float scale) {
+  const WeightSpec spec{
+      .name = "w", .format = WeightFormat::kFp8Block128, .n = n, .k = 128, .q2_block = 64};
+  LoadRequest request = Request("s", 1);
+  request.source = std::make_shared<UnreadWeight>(
+      spec, std::vector<float>(static_cast<size_t>(spec.scale_rows()), scale));
+  return request;
+}
+
+TEST(ShardStoreCost, WhatTheHeaderRefusesIsRefusedBeforeARowIsRead) {
+  FakeBackend device({.id = "d:0", .description = "", .memory_bytes = 1280});
+  ShardStore store({&device}, nullptr);
+  ASSERT_TRUE(store.Load(Request("held", 1, 4)).ok());
+  struct Case {
+    const char* what;
+    LoadRequest request;
+    absl::StatusCode code;
+    const char* says;
+  };
+  LoadRequest elsewhere = Unread(1, 1), no_hash = Unread(1, 1), held = Unread(1, 1);
+  elsewhere.device = "d:7";
+  no_hash.expect_hash = "abc";
+  held.name = "held";
+  const std::vector<Case> cases = {
+      {"budget", Unread(7, 1), absl::StatusCode::kResourceExhausted, "896 bytes"},
+      {"scale", Unread(1, 1e38f), absl::StatusCode::kInvalidArgument, "1e+38"},
+      {"size", Unread(kMaxWeightN + 1, 1), absl::StatusCode::kInvalidArgument, "slices"},
+      {"device", elsewhere, absl::StatusCode::kInvalidArgument, "d:7"},
+      {"hash", no_hash, absl::StatusCode::kInvalidArgument, "64"},
+      {"name", held, absl::StatusCode::kAlreadyExists, "replace it"}};
+  for (const Case& c : cases) {
+    const absl::Status status = store.Load(c.request).status();
+    EXPECT_EQ(status.code(), c.code) << c.what << ": " << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(c.says)) << c.what;
+    LoadRequest replace = c.request;
+    replace.name = "held";
+    if (std::string(c.what) == "name") continue;
+    EXPECT_EQ(store.Replace(replace).status().code(), c.code) << c.what;
+    EXPECT_EQ(TagOf(**store.Find("held")), "1") << c.what;
+  }
+  // A replacement needs room for both: 512 bytes are held, 768 left.
+  const absl::Status both = store
+                                .Replace([] {
+                                  LoadRequest request = Unread(7, 1);
+                                  request.name = "held";
+                                  return request;
+                                }())
+                                .status();
+  EXPECT_THAT(std::string(both.message()),
+              ::testing::AllOf(HasSubstr("896 bytes"), HasSubstr("768 of 1280"),
+                               HasSubstr("beside the old version")));
+}
+
+TEST_F(ShardStoreTest, SaysByNameAndDeviceWhatALoadWouldAnswer) {
+  EXPECT_TRUE(store_.CheckLoad("s", "").ok());
+  EXPECT_TRUE(store_.CheckLoad("s", "fake:0").ok());
+  EXPECT_TRUE(absl::IsInvalidArgument(store_.CheckLoad("s", "cuda:9")));
+  EXPECT_TRUE(absl::IsNotFound(store_.CheckReplace("s", "")));
+  ASSERT_TRUE(store_.Load(Request("s", 1)).ok());
+  EXPECT_TRUE(absl::IsAlreadyExists(store_.CheckLoad("s", "")));
+  EXPECT_TRUE(store_.CheckReplace("s", "").ok());
+  EXPECT_TRUE(absl::IsInvalidArgument(store_.CheckReplace("s", "cuda:9")));
+  backend_.set_healthy(false);
+  EXPECT_TRUE(absl::IsUnavailable(store_.CheckLoad("t", "")));
+}
+
 TEST(ShardStorePlacement, TheMostRoomThatIsHealthyAndNeverTooMuch) {
   FakeBackend small({.id = "d:0", .description = "", .memory_bytes = 10 * 128});
   FakeBackend large({.id = "d:1", .description = "", .memory_bytes = 14 * 128});

@@ -13,6 +13,7 @@
 
 #include "kernels/numerics/oracle.h"
 #include "tests/service/support/test_server.h"
+#include "tests/support/weight_files.h"
 
 namespace fulcrum {
 namespace {
@@ -312,15 +313,29 @@ TEST(ServerStart, ErrorsAreOneClearSentence) {
   EXPECT_NE(absl::string_view::npos, busy.status().message().find("metrics_listen"));
 }
 
-TEST(ServerStart, AShardThatDoesNotLoadIsAFailureOfTheNode) {
+service::Config WithShard(const std::string& path, const std::string& tensor) {
   service::Config config = Quiet();
-  config.models = {{.model = "m",
-                    .source = std::vector<service::ExplicitShardConfig>{
-                        {.name = "s",
-                         .path = FULCRUM_TEST_DATA "/q2_0/mainline.gguf",
-                         .tensor = "no.such.tensor",
-                         .device = {},
-                         .expect_hash = {}}}}};
+  config.models = {
+      {.model = "m",
+       .source = std::vector<service::ExplicitShardConfig>{
+           {.name = "s", .path = path, .tensor = tensor, .device = {}, .expect_hash = {}}}}};
+  return config;
+}
+
+TEST(ServerStart, AShardThatHeadersRefuseIsAStartThatFails) {
+  const auto server = service::Server::Start(
+      WithShard(FULCRUM_TEST_DATA "/q2_0/mainline.gguf", "no.such.tensor"), {});
+  EXPECT_TRUE(absl::IsInvalidArgument(server.status())) << server.status();
+  EXPECT_NE(absl::string_view::npos, server.status().message().find("no.such.tensor"));
+}
+
+TEST(ServerStart, AShardThatDoesNotLoadIsAFailureOfTheNode) {
+  const test::TempDir dir;
+  const service::Config config = WithShard(
+      dir.Write("w.safetensors", test::SafetensorsBuilder()
+                                     .Add("w.weight", "BF16", {2, 2}, std::string(8, '\xff'))
+                                     .Build()),
+      "w.weight");
   absl::Mutex mu;
   absl::Status why;
   service::ServerOptions options;
@@ -332,7 +347,7 @@ TEST(ServerStart, AShardThatDoesNotLoadIsAFailureOfTheNode) {
   ASSERT_TRUE(server.ok()) << server.status();
   const absl::Status loaded = (*server)->WaitLoaded();
   EXPECT_FALSE(loaded.ok());
-  EXPECT_NE(absl::string_view::npos, loaded.message().find("no.such.tensor")) << loaded;
+  EXPECT_NE(absl::string_view::npos, loaded.message().find("NaN")) << loaded;
   EXPECT_FALSE((*server)->health().serving());
   absl::MutexLock lock(&mu);
   EXPECT_EQ(loaded.code(), why.code());

@@ -19,6 +19,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using test::TempDir;
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 // A bf16 matrix whose bytes follow from `tag`.
@@ -51,9 +52,17 @@ class ShardLoaderTest : public ::testing::Test {
   absl::Status Open(const std::string& path) const {
     return loader_->Open({.path = path, .tensor = "w.weight"}).status();
   }
-  LoadSummary LoadAll(const std::vector<ModelConfig>& models) {
+  LoadPlan Plan(const std::vector<ModelConfig>& models) const {
+    Config config;
+    config.models = models;
+    LoadPlan plan = OpenModels(config);
+    PlaceModels({backend_.get()}, plan);
+    return plan;
+  }
+  LoadSummary LoadAll(LoadPlan plan) {
+    EXPECT_TRUE(plan.problems.empty()) << plan.status();
     return loader_->LoadAll(
-        models, [this](const LoadProgress& p) { progress_.push_back(p); }, stop_);
+        std::move(plan), [this](const LoadProgress& p) { progress_.push_back(p); }, stop_);
   }
   ShardInfo InfoOf(const std::string& name) const {
     for (const ShardInfo& info : store_->List()) {
@@ -161,48 +170,63 @@ TEST_F(ShardLoaderTest, SlicesAsAskedOrRefused) {
   EXPECT_TRUE(absl::IsInvalidArgument(loader_->Open({.path = good_, .tensor = ""}).status()));
 }
 
-TEST_F(ShardLoaderTest, OneBadShardIsListedAsFailedAndTheOthersServe) {
+ExplicitShardConfig Explicit(const std::string& name, const std::string& path) {
+  ExplicitShardConfig config;
+  config.name = name;
+  config.path = path;
+  config.tensor = "w.weight";
+  return config;
+}
+
+TEST_F(ShardLoaderTest, WhatHeadersTellIsInThePlansProblemsAndNothingIsLost) {
   const std::string whole = Bf16File(8, 64, 1);
   const std::string truncated =
       dir_.Write("truncated.safetensors", whole.substr(0, whole.size() - 10));
-  const std::string other_hash(64, '0');
-  const auto shard = [](const std::string& name, const std::string& path) {
-    ExplicitShardConfig config;
-    config.name = name;
-    config.path = path;
-    config.tensor = "w.weight";
-    return config;
-  };
-  std::vector<ExplicitShardConfig> shards = {shard("absent", dir_.At("absent")),
-                                             shard("truncated", truncated), shard("hash", good_),
-                                             shard("device", good_), shard("good", good_)};
-  shards[0].family = Family::kAttnO;
-  shards[2].expect_hash = other_hash;
-  shards[3].device = "cuda:7";
-  ModelConfig broken_model{.model = "broken", .source = CheckpointPath{dir_.At("absent")}};
-  ModelConfig unknown{.model = "unknown", .source = SyntheticName{"no-such-model"}};
-  ModelConfig model{.model = "m", .source = shards};
-  const LoadSummary summary = LoadAll({broken_model, unknown, model});
+  std::vector<ExplicitShardConfig> shards = {Explicit("absent", dir_.At("absent")),
+                                             Explicit("truncated", truncated),
+                                             Explicit("device", good_), Explicit("good", good_)};
+  shards[2].device = "cuda:7";
+  const LoadPlan plan = Plan({{.model = "broken", .source = CheckpointPath{dir_.At("absent")}},
+                              {.model = "unknown", .source = SyntheticName{"no-such-model"}},
+                              {.model = "m", .source = shards}});
+  ASSERT_EQ(plan.problems.size(), 5u) << plan.status();
+  EXPECT_THAT(plan.problems[0], AllOf(HasSubstr("models/broken: "), HasSubstr(dir_.At("absent"))));
+  EXPECT_THAT(plan.problems[1], HasSubstr("no-such-model"));
+  EXPECT_THAT(plan.problems[2], HasSubstr("models/m/shards/absent: "));
+  EXPECT_THAT(plan.problems[3], AllOf(HasSubstr("shards/truncated: "), HasSubstr("cut short")));
+  EXPECT_THAT(plan.problems[4], AllOf(HasSubstr("shards/device: "), HasSubstr("cpu:0")));
+  EXPECT_TRUE(absl::IsInvalidArgument(plan.status()));
+}
 
-  EXPECT_EQ(summary.loaded, 1);
+TEST_F(ShardLoaderTest, OneBadShardIsListedAsFailedAndTheOthersServe) {
+  std::string rows = Bf16File(8, 64, 1);
+  rows.replace(rows.size() - 2, 2, "\xc0\x7f");  // a NaN
+  const std::string nan = dir_.Write("nan.safetensors", rows);
+  std::vector<ExplicitShardConfig> shards = {Explicit("hash", good_), Explicit("nan", nan),
+                                             Explicit("allowed", nan), Explicit("good", good_)};
+  shards[0].expect_hash = std::string(64, '0');
+  shards[1].family = Family::kAttnO;
+  shards[2].allow_nan = true;
+  const LoadSummary summary = LoadAll(Plan({{.model = "m", .source = shards}}));
+
+  EXPECT_EQ(summary.loaded, 2);
   EXPECT_GT(summary.resident_bytes, 0);
   EXPECT_FALSE(summary.stopped);
   std::vector<std::string> failed;
   for (const auto& f : summary.failed) failed.push_back(f.name);
-  EXPECT_THAT(failed, ::testing::ElementsAre("models/broken", "models/unknown",
-                                             "models/m/shards/absent", "models/m/shards/truncated",
-                                             "models/m/shards/hash", "models/m/shards/device"));
+  EXPECT_THAT(failed, ::testing::ElementsAre("models/m/shards/hash", "models/m/shards/nan"));
   EXPECT_TRUE(store_->Find("models/m/shards/good").ok());
-  for (const char* name : {"absent", "truncated", "hash", "device"}) {
+  EXPECT_TRUE(store_->Find("models/m/shards/allowed").ok());
+  for (const char* name : {"hash", "nan"}) {
     const ShardInfo info = InfoOf(std::string("models/m/shards/") + name);
     EXPECT_EQ(info.state, ShardState::kFailed) << name;
     EXPECT_FALSE(info.error.ok()) << name;
   }
-  EXPECT_EQ(InfoOf("models/m/shards/absent").family, Family::kAttnO);
+  EXPECT_EQ(InfoOf("models/m/shards/nan").family, Family::kAttnO);
   EXPECT_TRUE(absl::IsDataLoss(InfoOf("models/m/shards/hash").error));
-  ASSERT_EQ(progress_.size(), 7u);
-  EXPECT_EQ(progress_.back().done, 5);
-  EXPECT_EQ(progress_.back().total, 5);
+  ASSERT_EQ(progress_.size(), 4u);
+  EXPECT_EQ(progress_.back().done, 4);
+  EXPECT_EQ(progress_.back().total, 4);
   EXPECT_EQ(progress_.back().name, "models/m/shards/good");
 }
 
@@ -213,28 +237,26 @@ TEST_F(ShardLoaderTest, ACheckpointsSkippedTensorsAreReported) {
                                .Add("lm_head.weight", "BF16", {8, 64}, data)
                                .Add("model.norm.weight", "BF16", {64}, std::string(128, '\x3f'))
                                .Build());
-  const LoadSummary summary = LoadAll({ModelConfig{.model = "m", .source = CheckpointPath{path}}});
-  EXPECT_EQ(summary.loaded, 1) << (summary.failed.empty()
-                                       ? ""
-                                       : std::string(summary.failed[0].status.message()));
-  ASSERT_EQ(summary.skipped.size(), 1u);
-  EXPECT_EQ(summary.skipped[0].model, "m");
-  EXPECT_EQ(summary.skipped[0].tensor, "model.norm.weight");
-  EXPECT_FALSE(summary.skipped[0].reason.empty());
+  LoadPlan plan = Plan({{.model = "m", .source = CheckpointPath{path}}});
+  ASSERT_EQ(plan.skips.size(), 1u);
+  EXPECT_EQ(plan.skips[0].model, "m");
+  ASSERT_EQ(plan.skips[0].tensors.size(), 1u);
+  EXPECT_EQ(plan.skips[0].tensors[0].tensor, "model.norm.weight");
+  EXPECT_EQ(plan.skips[0].tensors[0].reason, "norm");
+  EXPECT_EQ(LoadAll(std::move(plan)).loaded, 1);
 }
 
 TEST_F(ShardLoaderTest, StopEndsALoadInTheMiddle) {
   const auto stop_after_first = [this](const LoadProgress&) { stop_ = true; };
   const LoadSummary summary = loader_->LoadAll(
-      {ModelConfig{.model = "m", .source = SyntheticName{"small"}}}, stop_after_first, stop_);
+      Plan({{.model = "m", .source = SyntheticName{"small"}}}), stop_after_first, stop_);
   EXPECT_TRUE(summary.stopped);
   EXPECT_EQ(summary.loaded, 1);
   EXPECT_TRUE(summary.failed.empty());
 }
 
 TEST_F(ShardLoaderTest, ASyntheticModelLoadsWhole) {
-  const LoadSummary summary =
-      LoadAll({ModelConfig{.model = "m", .source = SyntheticName{"small"}}});
+  const LoadSummary summary = LoadAll(Plan({{.model = "m", .source = SyntheticName{"small"}}}));
   for (const auto& f : summary.failed) ADD_FAILURE() << f.name << ": " << f.status;
   EXPECT_GT(summary.loaded, 0);
   EXPECT_EQ(static_cast<size_t>(summary.loaded), store_->Serving().size());
@@ -248,8 +270,11 @@ TEST_F(ShardLoaderTest, ShardsOfALayerShareADevice) {
   test::FakeBackend first(device("fake:0")), second(device("fake:1"));
   ShardStore store({&first, &second}, nullptr);
   ShardLoader loader(store, {});
-  const LoadSummary summary =
-      loader.LoadAll({ModelConfig{.model = "m", .source = SyntheticName{"small"}}}, nullptr, stop_);
+  Config config;
+  config.models = {{.model = "m", .source = SyntheticName{"small"}}};
+  LoadPlan plan = OpenModels(config);
+  PlaceModels({&first, &second}, plan);
+  const LoadSummary summary = loader.LoadAll(std::move(plan), nullptr, stop_);
   ASSERT_TRUE(summary.failed.empty()) << summary.failed[0].status;
   std::map<std::string, std::set<const Backend*>> by_layer;
   for (const auto& shard : store.Serving()) {

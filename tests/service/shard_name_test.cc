@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include "kernels/weights/name_part.h"
+
 namespace fulcrum::service {
 namespace {
 
