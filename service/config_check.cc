@@ -234,13 +234,12 @@ class Checker {
       if (!peer.ok()) {
         Fail(path, std::string(peer.status().message()));
       } else if (std::holds_alternative<CertificateName>(*peer) != config_.tls.mutual()) {
-        Fail(path,
-             absl::StrFormat(
-                 config_.tls.mutual()
-                     ? "'%s': with tls.client_ca every peer has a certificate and goes by its "
-                       "names; name the proxy's"
-                     : "'%s' is no address, and a certificate's name needs tls.client_ca",
-                 identity.trusted_peers[i]));
+        const char* const why =
+            config_.tls.mutual()
+                ? ": with tls.client_ca every peer has a certificate and goes by its names; name "
+                  "the proxy's"
+                : " is no address, and a certificate's name needs tls.client_ca";
+        Fail(path, absl::StrFormat("'%s'%s", identity.trusted_peers[i], why));
       }
     }
   }

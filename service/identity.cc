@@ -166,7 +166,7 @@ Peer Identifier::PeerOf(grpc::ServerContextBase& context) const {
   std::vector<std::string_view> values;
   if (header_ == kAuthority) {
     const grpc::string_ref authority = context.ExperimentalGetAuthority();
-    if (authority.size() > 0) values.emplace_back(authority.data(), authority.size());
+    if (!authority.empty()) values.emplace_back(authority.data(), authority.size());
   } else if (!header_.empty()) {
     const auto [begin, end] = context.client_metadata().equal_range(header_);
     for (auto it = begin; it != end; ++it)

@@ -96,8 +96,8 @@ std::string WhatItGets(const v1::UnitTraffic& traffic, v1::CanaryUnit unit) {
                                         : ": no call under FASTEST was seen, and others are not "
                                           "divided by batch";
   }
-  const std::string of = absl::StrCat(", ", traffic.canary_units(), " of ",
-                                      Counted(traffic.units(), Word(unit), traffic.more()));
+  std::string of = absl::StrCat(", ", traffic.canary_units(), " of ",
+                                Counted(traffic.units(), Word(unit), traffic.more()));
   if (traffic.expected_share() <= 0) return of + ": the canary gets none of them";
   if (traffic.expected_share() >= 1) return of + ": there is no control to compare with";
   return of;
