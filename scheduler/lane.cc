@@ -38,8 +38,7 @@ Waiting* Lane::Add(std::shared_ptr<Call> call, absl::Time submitted, uint64_t se
     free_nodes_.push_back(&nodes_.emplace_back());
   }
   Waiting* const node = free_nodes_.back();
-  std::unique_ptr<LaneClient>& client = by_name_[call->client];
-  if (client == nullptr) client = std::make_unique<LaneClient>();
+  LaneClient* const client = ClientOf(call->client);
   client->calls.push_back(node);
 
   free_nodes_.pop_back();
@@ -49,14 +48,20 @@ Waiting* Lane::Add(std::shared_ptr<Call> call, absl::Time submitted, uint64_t se
                   .seq = seq,
                   .under = under,
                   .lane = this,
-                  .client = client.get()};
+                  .client = client};
   arrivals_.Push(node);
   deadlines_.Push(node);
   if (client->calls.size() == 1) {
     client->served = std::max(client->served, served_now_);
-    clients_.Push(client.get());
+    clients_.Push(client);
   }
   return node;
+}
+
+LaneClient* Lane::ClientOf(const std::string& name) {
+  const auto known = by_name_.find(name);
+  if (known != by_name_.end()) return known->second.get();
+  return by_name_.emplace(name, std::make_unique<LaneClient>()).first->second.get();
 }
 
 TakenCall Lane::Remove(Waiting* waiting) {
@@ -132,7 +137,7 @@ void Lane::Reset() {
 
 void Lane::DropIdleClients() {
   if (by_name_.size() <= clients_.size() + skipped_.size() + kIdleClients) return;
-  absl::erase_if(by_name_, [](const auto& entry) { return entry.second->calls.empty(); });
+  std::erase_if(by_name_, [](const auto& entry) { return entry.second->calls.empty(); });
 }
 
 }  // namespace fulcrum

@@ -12,7 +12,6 @@
 #include <string>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/container/inlined_vector.h"
 #include "absl/functional/function_ref.h"
 #include "absl/time/time.h"
@@ -20,6 +19,7 @@
 #include "scheduler/call.h"
 #include "scheduler/indexed_heap.h"
 #include "scheduler/lever_store.h"
+#include "scheduler/name_map.h"
 
 namespace fulcrum {
 
@@ -125,13 +125,14 @@ class Lane {
     }
   };
 
+  LaneClient* ClientOf(const std::string& name);
   void DropIdleClients();
 
   std::deque<Waiting> nodes_;  // grows to the most calls that ever waited here at once
   std::vector<Waiting*> free_nodes_;
   IndexedHeap<Waiting, EarlierArrival, &Waiting::arrival_place> arrivals_;
   IndexedHeap<Waiting, EarlierDeadline, &Waiting::deadline_place> deadlines_;
-  absl::flat_hash_map<std::string, std::unique_ptr<LaneClient>> by_name_;
+  NameMap<std::unique_ptr<LaneClient>> by_name_;
   IndexedHeap<LaneClient, LessServed, &LaneClient::place> clients_;  // those with calls
   std::vector<LaneClient*> skipped_;
   int64_t served_now_ = 0;  // `served` of the client that was last first
