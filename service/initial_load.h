@@ -36,6 +36,8 @@ class InitialLoad {
 
  private:
   void Run();
+  void Failed(absl::Status why);
+  void End(absl::Status outcome);
 
   const Config& config_;
   ShardLoader& loader_;

@@ -61,6 +61,7 @@ class NodeEvents final : public Observer {
   void OnException(Thrower thrower, const absl::Status& what) override;
   void OnLoopEnded(std::string_view device) override;
 
+  void LeverChanged(const LeverEvent& event);
   // A canary started, holds, or ended.
   void CanaryChanged(const CanaryReport& report);
   // The journal did not take the step. A start, a revert and an abort took effect all the same;
