@@ -6,6 +6,8 @@
 #include <optional>
 #include <utility>
 
+#include "absl/cleanup/cleanup.h"
+
 namespace fulcrum {
 namespace {
 
@@ -35,13 +37,15 @@ Waiting* DeviceQueue::Add(std::shared_ptr<Call> call, absl::Time now, uint64_t s
   auto at = lanes_.find(key);
   if (at != lanes_.end()) return at->second->Add(std::move(call), now, seq, side.under);
   if (spare_lanes_.empty()) spare_lanes_.push_back(std::make_unique<Lane>());
-  lanes_.reserve(lanes_.size() + 1);
   Lane& lane = *spare_lanes_.back();
   lane.key = key;
+  at = lanes_.emplace(std::move(key), nullptr).first;
+  auto take_back = absl::MakeCleanup([&] { lanes_.erase(at); });
   Waiting* const waiting = lane.Add(std::move(call), now, seq, side.under);
+  std::move(take_back).Cancel();
   lane.canary = side.canary;
   lane.draw = next_draw_++;
-  lanes_.emplace(std::move(key), std::move(spare_lanes_.back()));
+  at->second = std::move(spare_lanes_.back());
   spare_lanes_.pop_back();
   return waiting;
 }

@@ -5,9 +5,10 @@
 
 #include <cstdint>
 #include <memory>
+#include <unordered_map>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
+#include "absl/hash/hash.h"
 #include "absl/time/time.h"
 #include "scheduler/batching.h"
 #include "scheduler/executor.h"
@@ -41,8 +42,9 @@ class DeviceQueue {
   void Take(Lane& lane, int max_rows, Batch& batch);
   void Drop(Lane& lane);
 
-  absl::flat_hash_map<LaneKey, std::unique_ptr<Lane>> lanes_;  // none is empty
-  std::vector<std::unique_ptr<Lane>> spare_lanes_;             // empty, kept for their memory
+  // None is empty. Not Abseil's, for the reason of name_map.h.
+  std::unordered_map<LaneKey, std::unique_ptr<Lane>, absl::Hash<LaneKey>> lanes_;
+  std::vector<std::unique_ptr<Lane>> spare_lanes_;  // empty, kept for their memory
   uint64_t next_turn_ = 1;
   uint64_t next_draw_ = 1;
 };

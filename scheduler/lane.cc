@@ -40,8 +40,7 @@ Waiting* Lane::Add(std::shared_ptr<Call> call, absl::Time submitted, uint64_t se
     free_nodes_.push_back(&nodes_.emplace_back());
   }
   Waiting* const node = free_nodes_.back();
-  std::unique_ptr<LaneClient>& client = by_name_[call->client];
-  if (client == nullptr) client = std::make_unique<LaneClient>();
+  LaneClient* const client = ClientOf(call->client);
   client->calls.ReserveOne();
   int64_t& next_turn = NextTurn(*client, call->connection);
 
@@ -52,7 +51,7 @@ Waiting* Lane::Add(std::shared_ptr<Call> call, absl::Time submitted, uint64_t se
                   .seq = seq,
                   .under = under,
                   .lane = this,
-                  .client = client.get()};
+                  .client = client};
   node->turn = std::max(next_turn, client->turn_now);
   next_turn = node->turn + node->call->rows;
   arrivals_.Push(node);
@@ -60,9 +59,9 @@ Waiting* Lane::Add(std::shared_ptr<Call> call, absl::Time submitted, uint64_t se
   client->calls.Push(node);
   if (client->calls.size() == 1) {
     client->served = std::max(client->served, served_now_);
-    clients_.Push(client.get());
+    clients_.Push(client);
   } else if (client->calls.top() == node) {
-    clients_.Update(client.get());
+    clients_.Update(client);
   }
   return node;
 }
@@ -77,6 +76,12 @@ int64_t& Lane::NextTurn(LaneClient& client, uint64_t connection) {
                    [&client](const auto& entry) { return entry.second <= client.turn_now; });
   }
   return client.next_turn[connection];
+}
+
+LaneClient* Lane::ClientOf(const std::string& name) {
+  const auto known = by_name_.find(name);
+  if (known != by_name_.end()) return known->second.get();
+  return by_name_.emplace(name, std::make_unique<LaneClient>()).first->second.get();
 }
 
 TakenCall Lane::Remove(Waiting* waiting) {
@@ -149,7 +154,7 @@ void Lane::Reset() {
 
 void Lane::DropIdleClients() {
   if (by_name_.size() <= clients_.size() + skipped_.size() + kIdleClients) return;
-  absl::erase_if(by_name_, [](const auto& entry) { return entry.second->calls.empty(); });
+  std::erase_if(by_name_, [](const auto& entry) { return entry.second->calls.empty(); });
 }
 
 }  // namespace fulcrum

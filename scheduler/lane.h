@@ -13,7 +13,6 @@
 #include <string>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/container/inlined_vector.h"
 #include "absl/functional/function_ref.h"
 #include "absl/time/time.h"
@@ -21,6 +20,7 @@
 #include "scheduler/call.h"
 #include "scheduler/indexed_heap.h"
 #include "scheduler/lever_store.h"
+#include "scheduler/name_map.h"
 
 namespace fulcrum {
 
@@ -139,13 +139,14 @@ class Lane {
 
   // Where the connection's next turn stands; makes room for it, and may allocate.
   static int64_t& NextTurn(LaneClient& client, uint64_t connection);
+  LaneClient* ClientOf(const std::string& name);
   void DropIdleClients();
 
   std::deque<Waiting> nodes_;  // grows to the most calls that ever waited here at once
   std::vector<Waiting*> free_nodes_;
   IndexedHeap<Waiting, EarlierArrival, &Waiting::arrival_place> arrivals_;
   IndexedHeap<Waiting, EarlierDeadline, &Waiting::deadline_place> deadlines_;
-  absl::flat_hash_map<std::string, std::unique_ptr<LaneClient>> by_name_;
+  NameMap<std::unique_ptr<LaneClient>> by_name_;
   IndexedHeap<LaneClient, LessServed, &LaneClient::place> clients_;  // those with calls
   std::vector<LaneClient*> skipped_;
   int64_t served_now_ = 0;  // `served` of the client that was last first

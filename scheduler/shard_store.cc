@@ -328,7 +328,7 @@ std::vector<std::shared_ptr<const Shard>> ShardStore::Serving() const {
 }
 
 std::shared_ptr<ShardStore::Entry> ShardStore::Held(std::string_view name) const {
-  const auto it = entries_.find(absl::string_view(name.data(), name.size()));
+  const auto it = entries_.find(name);
   return it == entries_.end() || it->second->ended() ? nullptr : it->second;
 }
 

@@ -17,7 +17,6 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
@@ -26,6 +25,7 @@
 #include "kernels/types.h"
 #include "kernels/weights/weight_source.h"
 #include "scheduler/clock.h"
+#include "scheduler/name_map.h"
 
 namespace fulcrum {
 
@@ -125,8 +125,8 @@ class ShardStore {
   const std::function<void(const ShardInfo&)> on_change_;
   const std::shared_ptr<Memory> memory_;  // outlives the store with the shards
   mutable absl::Mutex mu_;
-  absl::flat_hash_map<std::string, std::shared_ptr<Entry>> entries_ ABSL_GUARDED_BY(mu_);
-  absl::flat_hash_map<std::string, uint64_t> last_version_ ABSL_GUARDED_BY(mu_);
+  NameMap<std::shared_ptr<Entry>> entries_ ABSL_GUARDED_BY(mu_);
+  NameMap<uint64_t> last_version_ ABSL_GUARDED_BY(mu_);
   // Changes not yet told; one thread tells at a time, so that they arrive in order.
   std::deque<ShardInfo> changes_ ABSL_GUARDED_BY(mu_);
   std::thread::id teller_ ABSL_GUARDED_BY(mu_);

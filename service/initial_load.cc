@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "scheduler/exceptions.h"
 
 namespace fulcrum::service {
 namespace {
@@ -38,7 +39,10 @@ InitialLoad::~InitialLoad() {
 }
 
 void InitialLoad::Start() {
-  thread_ = std::thread([this] { Run(); });
+  thread_ = std::thread([this] {
+    // A load that ran out of memory is a shard that cannot be served, as any other is.
+    if (absl::Status thrown = Caught([this] { Run(); }); !thrown.ok()) Failed(std::move(thrown));
+  });
 }
 
 void InitialLoad::Join() {
@@ -108,8 +112,17 @@ void InitialLoad::Run() {
                           {"skipped_tensors", skipped},
                           {"seconds", absl::Now() - begin}});
   } else if (!summary.stopped) {
-    on_failure_(outcome);
+    return Failed(std::move(outcome));
   }
+  End(std::move(outcome));
+}
+
+void InitialLoad::Failed(absl::Status why) {
+  (void)Caught([&] { on_failure_(why); });
+  End(std::move(why));
+}
+
+void InitialLoad::End(absl::Status outcome) {
   absl::MutexLock lock(&mu_);
   status_ = std::move(outcome);
   ended_.SignalAll();

@@ -38,6 +38,8 @@ class InitialLoad {
   void Run();
   // One line a reason at info, one a tensor at debug. Returns how many tensors were skipped.
   size_t ReportSkips() const;
+  void Failed(absl::Status why);
+  void End(absl::Status outcome);
 
   const Config& config_;
   LoadPlan plan_;  // the load's own once it runs

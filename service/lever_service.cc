@@ -14,6 +14,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/synchronization/mutex.h"
 #include "kernels/ladder/levers.h"
+#include "scheduler/exceptions.h"
 #include "service/canary_messages.h"
 #include "service/grpc_status.h"
 #include "service/headers_first.h"
@@ -141,15 +142,20 @@ class LeverServiceImpl::Watchers::Watch final : public grpc::ServerWriteReactor<
   }
 
   void OnWriteDone(bool ok) override {
-    absl::MutexLock lock(&mu_);
-    writing_ = false;
-    if (!ok) {
-      End(absl::CancelledError("the watcher went away"));
-      return;
-    }
-    WriteNext();
+    const absl::Status thrown = Caught([&] {
+      absl::MutexLock lock(&mu_);
+      writing_ = false;
+      if (!ok) {
+        End(absl::CancelledError("the watcher went away"));
+        return;
+      }
+      WriteNext();
+    });
+    if (!thrown.ok()) (void)Caught([&] { Stop(thrown); });
   }
-  void OnCancel() override { Stop(absl::CancelledError("the watcher went away")); }
+  void OnCancel() override {
+    (void)Caught([&] { Stop(absl::CancelledError("the watcher went away")); });
+  }
   void OnDone() override {
     std::shared_ptr<Watch> self;  // the last holder, once the owner lets go; dies after the lock
     {
@@ -218,7 +224,11 @@ void LeverServiceImpl::Watchers::Remove(const std::shared_ptr<Watch>& watch) {
 }
 
 void LeverServiceImpl::Watchers::Publish(const LeverEvent& event) {
-  for (const std::shared_ptr<Watch>& watch : All()) watch->Push(event);
+  for (const std::shared_ptr<Watch>& watch : All()) {
+    // One that misses an event must not go on as if it had not.
+    const absl::Status thrown = Caught([&] { watch->Push(event); });
+    if (!thrown.ok()) (void)Caught([&] { watch->Stop(thrown); });
+  }
 }
 
 void LeverServiceImpl::Watchers::Shutdown() {
@@ -321,7 +331,9 @@ grpc::ServerWriteReactor<v1::LeverEvent>* LeverServiceImpl::WatchLevers(
   if (absl::Status s = authorizer_.CheckCaller(authorizer_.PeerOf(*context)); !s.ok()) {
     return new RefusedWatch(s);
   }
-  const auto watch = watchers_->Start(request->since_epoch());
+  absl::StatusOr<grpc::ServerWriteReactor<v1::LeverEvent>*> watch = StatusForNoMemory();
+  const absl::Status thrown = Caught([&] { watch = watchers_->Start(request->since_epoch()); });
+  if (!thrown.ok()) watch = thrown;
   if (!watch.ok()) return new RefusedWatch(watch.status());
   return *watch;
 }

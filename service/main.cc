@@ -34,6 +34,7 @@
 #include "absl/time/time.h"
 #include "grpc/support/log.h"
 #include "kernels/weights/name_part.h"
+#include "scheduler/exceptions.h"
 #include "scheduler/shard_store.h"
 #include "service/config.h"
 #include "service/log.h"
@@ -195,7 +196,8 @@ std::map<std::string, std::string> Environment() {
 }
 
 int Fail(const absl::Status& status, int code) {
-  std::fprintf(stderr, "fulcrumd: %s\n", std::string(status.message()).c_str());
+  const absl::string_view why = status.message();
+  std::fprintf(stderr, "fulcrumd: %.*s\n", static_cast<int>(why.size()), why.data());
   return code;
 }
 
@@ -267,10 +269,11 @@ int Run(const Config& config, const sigset_t& signals) {
               models.empty() ? "nothing" : absl::StrJoin(models, ", ").c_str());
   std::fflush(stdout);
   std::thread announce([&server] {
-    if (server->WaitLoaded().ok()) {
+    (void)Caught([&server] {
+      if (!server->WaitLoaded().ok()) return;
       std::printf("fulcrumd serving %zu shards\n", server->shards().Serving().size());
       std::fflush(stdout);
-    }
+    });
   });
 
   int signal = 0;
@@ -334,4 +337,8 @@ int Main(int argc, char** argv) {
 
 }  // namespace fulcrum::service
 
-int main(int argc, char** argv) { return fulcrum::service::Main(argc, argv); }
+int main(int argc, char** argv) {
+  int code = fulcrum::service::kExitFailure;
+  const absl::Status thrown = fulcrum::Caught([&] { code = fulcrum::service::Main(argc, argv); });
+  return thrown.ok() ? code : fulcrum::service::Fail(thrown, fulcrum::service::kExitFailure);
+}

@@ -65,6 +65,18 @@ void NodeEvents::OnBundle(std::string_view path) {
   log_.Warn("bundle written", {{"path", path}, {"look", "fulcrum replay PATH"}});
 }
 
+void NodeEvents::LeverChanged(const LeverEvent& event) {
+  log_.Info("lever changed", {{"lever", event.lever},
+                              {"from", event.from},
+                              {"to", event.to},
+                              {"epoch", event.epoch},
+                              {"actor", event.actor},
+                              {"reason", event.reason},
+                              {"cause", Name(event.cause)},
+                              {"canary", event.canary},
+                              {"evidence", event.evidence}});
+}
+
 void NodeEvents::CanaryChanged(const CanaryReport& report) {
   metrics_.SetCanary(report.state);
   // What the journal does not have, the next start cannot know.

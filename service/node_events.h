@@ -66,6 +66,7 @@ class NodeEvents final : public Observer {
 
   // An RPC brought an identity header. The first that is ignored, of each kind, is a debug line.
   void OnIdentityHeader(HeaderUse use, const Peer& peer);
+  void LeverChanged(const LeverEvent& event);
   // A canary started, holds, begins to gather evidence again, or ended.
   void CanaryChanged(const CanaryReport& report);
   // The journal did not take the step. A start, a revert and an abort took effect all the same;

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/time/clock.h"
+#include "scheduler/exceptions.h"
 
 namespace fulcrum::service {
 namespace {
@@ -58,7 +59,7 @@ void Parting::ReleaseSoon(absl::Duration at_most) {
     holding_ = false;
     held.swap(held_);
   }
-  for (const auto& answer : held) answer();
+  for (const auto& answer : held) (void)Caught(answer);
 }
 
 uint64_t Parting::refused() const {

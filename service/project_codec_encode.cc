@@ -3,6 +3,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <bit>
 #include <cstring>
+#include <new>
 
 #include "google/protobuf/io/coded_stream.h"
 #include "service/project_codec.h"
@@ -134,12 +135,21 @@ void PutResponse(Sink& sink, const ResponseView& response) {
   PutMessage(sink, 3, [&response](auto& inner) { PutProvenance(inner, response); });
 }
 
+// gRPC's own allocation ends the process where there is no memory; a large reply, which is what
+// there may be none for, is asked for so that it throws.
+grpc_slice NewSlice(size_t size) {
+  constexpr size_t kLarge = 64 << 10;
+  if (size < kLarge) return grpc_slice_malloc(size);
+  void* const memory = ::operator new(size);
+  return grpc_slice_new(memory, size, [](void* m) { ::operator delete(m); });
+}
+
 // Counts, allocates once, writes.
 template <class Body>
 grpc::ByteBuffer Encode(const Body& body) {
   Counter counter;
   body(counter);
-  grpc_slice raw = grpc_slice_malloc(counter.size());
+  grpc_slice raw = NewSlice(counter.size());
   Writer writer(GRPC_SLICE_START_PTR(raw));
   body(writer);
   grpc::Slice slice(raw, grpc::Slice::STEAL_REF);

@@ -184,7 +184,7 @@ absl::Status ProjectionStream::Accept() {
 absl::Status ProjectionStream::List(const std::shared_ptr<StreamCall>& call) {
   absl::MutexLock lock(&mu_);
   if (aborted_) return absl::CancelledError("the stream ended");
-  call->listed = in_flight_.try_emplace(call->id, call).second;
+  call->listed = in_flight_.emplace(call->id, call).second;
   if (!call->listed) {
     return InvalidField("call_id",
                         "expected an id that no call in flight on this stream has, got that of "

@@ -12,10 +12,10 @@
 #include <string>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "grpcpp/grpcpp.h"
+#include "scheduler/name_map.h"
 #include "service/projection_call.h"
 
 namespace fulcrum::service {
@@ -77,7 +77,7 @@ class ProjectionStream final : public OpenCall,
   Reply writing_reply_;           // gRPC's while a write is under way
 
   absl::Mutex mu_;
-  absl::flat_hash_map<std::string, std::shared_ptr<StreamCall>> in_flight_ ABSL_GUARDED_BY(mu_);
+  NameMap<std::shared_ptr<StreamCall>> in_flight_ ABSL_GUARDED_BY(mu_);
   std::deque<Reply> replies_ ABSL_GUARDED_BY(mu_);
   int64_t reserved_bytes_ ABSL_GUARDED_BY(mu_) = 0;
   bool reading_ ABSL_GUARDED_BY(mu_) = false;  // until what was read is listed or answered

@@ -149,6 +149,11 @@ class Server::Impl final {
   void LogDevice(const DeviceInfo& device) const;
   void Stop(absl::Duration patience);
   void Fail(const absl::Status& why);
+  // Metrics and logs of what has happened: that it happened does not hang on them.
+  template <class Body>
+  void Tell(Body&& body) {
+    (void)Guarded(events_, Thrower::kObserver, std::forward<Body>(body));
+  }
   void OnShardChange(const ShardInfo& info);
 
   absl::once_flag shutdown_once_, failure_once_;
@@ -174,9 +179,10 @@ Server::Impl::Impl(const Config& config, ServerOptions options,
            .unwritten = levers.unwritten,
            .on_not_kept = [this](const LeverStep& step,
                                  const absl::Status& why) { events_.OnLeverNotKept(step, why); }}),
-      canaries_(levers_, events_, clock_,
-                [this](const CanaryReport& report) { events_.CanaryChanged(report); }),
-      shards_(devices_, [this](const ShardInfo& info) { OnShardChange(info); }),
+      canaries_(
+          levers_, events_, clock_,
+          [this](const CanaryReport& report) { Tell([&] { events_.CanaryChanged(report); }); }),
+      shards_(devices_, [this](const ShardInfo& info) { Tell([&] { OnShardChange(info); }); }),
       bundles_(config_.bundle_folder, id_),
       auditor_(shards_, canaries_, AuditorOptionsOf(config_.audit), &bundles_),
       shadow_(canaries_, &bundles_, {.seed = std::random_device{}()}),
@@ -222,17 +228,11 @@ Server::Impl::Impl(const Config& config, ServerOptions options,
   metrics_.SetDeviceSources([this] { return LastLaunches(scheduler_); },
                             [this] { return ServingDevices(scheduler_, health_); });
   lever_changes_ = levers_.Subscribe([this](const LeverEvent& event) {
-    metrics_.LeverChanged(event);
-    metrics_.SetLevers(*levers_.Snapshot());
-    log_.Info("lever changed", {{"lever", event.lever},
-                                {"from", event.from},
-                                {"to", event.to},
-                                {"epoch", event.epoch},
-                                {"actor", event.actor},
-                                {"reason", event.reason},
-                                {"cause", Name(event.cause)},
-                                {"canary", event.canary},
-                                {"evidence", event.evidence}});
+    Tell([&] {
+      metrics_.LeverChanged(event);
+      metrics_.SetLevers(*levers_.Snapshot());
+    });
+    Tell([&] { events_.LeverChanged(event); });
   });
   for (const std::string& warning : levers.warnings) {
     log_.Warn("lever journal", {{"what", warning}});

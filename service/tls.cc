@@ -21,6 +21,7 @@
 #include "absl/time/time.h"
 #include "grpcpp/security/tls_certificate_provider.h"
 #include "grpcpp/security/tls_credentials_options.h"
+#include "scheduler/exceptions.h"
 #include "service/tls_material.h"
 
 namespace fulcrum::service {
@@ -106,7 +107,12 @@ class ServerTls::Impl {
       if (absl::Status s = Publish(*material); !s.ok()) return s;
       credentials_ = MakeCredentials();
     }
-    thread_ = std::thread([this] { Loop(); });
+    thread_ = std::thread([this] {
+      KeepRunning([this] { Loop(); },
+                  [this](const absl::Status& what) {
+                    if (on_reload_) on_reload_(what);
+                  });
+    });
     return absl::OkStatus();
   }
 

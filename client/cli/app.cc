@@ -4,8 +4,10 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <exception>
 #include <map>
 #include <memory>
+#include <new>
 #include <ostream>
 #include <utility>
 
@@ -84,7 +86,15 @@ int RunApp(const std::vector<std::string>& arguments, std::ostream& out, std::os
   const Context context(globals, out, err);
   const auto asked = std::find_if(commands.begin(), commands.end(),
                                   [](const auto& command) { return command.first->parsed(); });
-  return Written(asked->second->Run(context), out, err);
+  int exit = kFailed;
+  try {
+    exit = asked->second->Run(context);
+  } catch (const std::bad_alloc&) {
+    err << "fulcrum: out of memory; ask for less at a time\n";
+  } catch (const std::exception& error) {
+    err << "fulcrum: an error that should not be: " << error.what() << "\n";
+  }
+  return Written(exit, out, err);
 }
 
 }  // namespace fulcrum::cli

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <malloc.h>
 
+#include <exception>
 #include <iostream>
 
 #include "absl/synchronization/mutex.h"
@@ -15,5 +16,10 @@ int main(int argc, char** argv) {
   mallopt(M_TOP_PAD, 64 << 20);
   // Debian builds Abseil with its search for lock cycles on; it costs every lock of gRPC and ours.
   absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
-  return fulcrum::cli::RunApp({argv + 1, argv + argc}, std::cout, std::cerr);
+  try {
+    return fulcrum::cli::RunApp({argv + 1, argv + argc}, std::cout, std::cerr);
+  } catch (const std::exception& error) {  // before a command ran: no memory, or CLI11's own
+    std::cerr << "fulcrum: " << error.what() << "\n";
+    return 1;
+  }
 }

@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/cpu/thread_pool.h"
 
+#include <utility>
+
 #include "hwy/cache_control.h"
 
 namespace fulcrum::cpu {
@@ -51,6 +53,23 @@ void ThreadPool::RunErased(int64_t items, const void* context, Call call) {
     // An item takes long: a worker may have lost its core, so give ours away now and then.
     spins % 64 == 63 ? std::this_thread::yield() : hwy::Pause();
   }
+  if (threw_.load(std::memory_order_acquire)) Rethrow();
+}
+
+void ThreadPool::Keep(std::exception_ptr thrown) {
+  absl::MutexLock lock(&thrown_mu_);
+  if (thrown_ == nullptr) thrown_ = std::move(thrown);
+  threw_.store(true, std::memory_order_release);
+}
+
+void ThreadPool::Rethrow() {
+  std::exception_ptr thrown;
+  {
+    absl::MutexLock lock(&thrown_mu_);
+    thrown = std::exchange(thrown_, nullptr);
+    threw_.store(false, std::memory_order_relaxed);
+  }
+  std::rethrow_exception(thrown);
 }
 
 void ThreadPool::TakeItems(uint32_t epoch, int thread) {
@@ -65,7 +84,11 @@ void ThreadPool::TakeItems(uint32_t epoch, int thread) {
                                         std::memory_order_acquire)) {
       continue;
     }
-    call(context, item, thread);
+    try {  // here it would end the process; the launch is the caller's, and so is what it threw
+      call(context, item, thread);
+    } catch (...) {
+      Keep(std::current_exception());
+    }
     done_.fetch_add(1, std::memory_order_release);
     ticket = tickets_.load(std::memory_order_acquire);
   }

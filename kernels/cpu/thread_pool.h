@@ -5,8 +5,12 @@
 
 #include <atomic>
 #include <cstdint>
+#include <exception>
 #include <thread>
 #include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
 
 namespace fulcrum::cpu {
 
@@ -21,8 +25,8 @@ class ThreadPool {
   int threads() const { return static_cast<int>(workers_.size()) + 1; }
 
   // Calls body(item, thread) for every item in [0, items), thread in [0, threads()), and returns
-  // when all have returned. One Run at a time: the backend's launch lock sees to that. `body` must
-  // not call Run.
+  // when all have returned; throws what the first of them threw. One Run at a time: the backend's
+  // launch lock sees to that. `body` must not call Run.
   template <class Body>
   void Run(int64_t items, const Body& body) {
     RunErased(items, &body, [](const void* context, int64_t item, int thread) {
@@ -36,6 +40,8 @@ class ThreadPool {
   void RunErased(int64_t items, const void* context, Call call);
   void WorkerLoop(int thread);
   void TakeItems(uint32_t epoch, int thread);
+  void Keep(std::exception_ptr thrown);
+  void Rethrow();
 
   // One launch. The tickets carry the launch's epoch in their upper half, so a worker that wakes
   // late finds its epoch gone and takes nothing; what it read of the fields below is then unused.
@@ -47,6 +53,9 @@ class ThreadPool {
 
   std::atomic<uint32_t> epoch_{0};  // what workers wait on
   std::atomic<bool> stop_{false};
+  std::atomic<bool> threw_{false};
+  absl::Mutex thrown_mu_;
+  std::exception_ptr thrown_ ABSL_GUARDED_BY(thrown_mu_);
   std::vector<std::thread> workers_;
 };
 

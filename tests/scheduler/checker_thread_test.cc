@@ -6,6 +6,8 @@
 
 #include <atomic>
 #include <memory>
+#include <new>
+#include <stdexcept>
 #include <vector>
 
 #include "tests/support/event.h"
@@ -39,6 +41,27 @@ TEST(CheckerThread, WhatAJobHoldsIsLetGoBeforeAFlushEnds) {
     thread.Flush();
     ASSERT_EQ(held.use_count(), 1) << i;
   }
+}
+
+TEST(CheckerThread, AJobThatThrowsIsToldAndTheNextRuns) {
+  int ran = 0;
+  std::vector<absl::Status> told;
+  CheckerThread<Job> thread(
+      "checker",
+      [&](const Job& job) {
+        ++ran;
+        if (job.number == 1) throw std::bad_alloc();
+        if (job.number == 2) throw std::runtime_error("a file's");
+      },
+      {}, [&](const absl::Status& what) { told.push_back(what); });
+  auto held = std::make_shared<int>(1);
+  for (int i = 0; i < 4; ++i) thread.Add({.number = i, .held = held});
+  thread.Flush();
+  EXPECT_EQ(ran, 4);
+  ASSERT_EQ(told.size(), 2u);
+  EXPECT_TRUE(absl::IsResourceExhausted(told[0])) << told[0];
+  EXPECT_TRUE(absl::IsInternal(told[1])) << told[1];
+  EXPECT_EQ(held.use_count(), 1);
 }
 
 TEST(CheckerThread, AStopEndsBehindTheJobThatRunsAndReturnsTheOthers) {
