@@ -235,7 +235,16 @@ LeverServiceImpl::LeverServiceImpl(LeverStore& store, CanaryControl& canaries,
     : store_(store),
       canaries_(canaries),
       authorizer_(authorizer),
-      watchers_(std::make_unique<Watchers>(store, options)) {}
+      watchers_(std::make_unique<Watchers>(store, options)) {
+  Bound("ListLevers", this, &LeverServiceImpl::ListLevers);
+  Bound("SetLevers", this, &LeverServiceImpl::SetLevers);
+  Bound("WatchLevers", this, &LeverServiceImpl::WatchLevers);
+  Bound("ListLeverHistory", this, &LeverServiceImpl::ListLeverHistory);
+  Bound("StartCanary", this, &LeverServiceImpl::StartCanary);
+  Bound("PromoteCanary", this, &LeverServiceImpl::PromoteCanary);
+  Bound("AbortCanary", this, &LeverServiceImpl::AbortCanary);
+  Bound("HeartbeatCanary", this, &LeverServiceImpl::HeartbeatCanary);
+}
 
 LeverServiceImpl::~LeverServiceImpl() = default;
 

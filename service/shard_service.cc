@@ -137,7 +137,14 @@ ShardServiceImpl::ShardServiceImpl(ShardStore& store, const ShardLoader& loader,
       backends_(std::move(backends)),
       authorizer_(authorizer),
       facts_(std::move(facts)),
-      workers_(kWorkers, kMaxWaitingWork) {}
+      workers_(kWorkers, kMaxWaitingWork) {
+  Bound("ListShards", this, &ShardServiceImpl::ListShards);
+  Bound("LoadShard", this, &ShardServiceImpl::LoadShard);
+  Bound("ReplaceShard", this, &ShardServiceImpl::ReplaceShard);
+  Bound("UnloadShard", this, &ShardServiceImpl::UnloadShard);
+  Bound("ExplainLadder", this, &ShardServiceImpl::ExplainLadder);
+  Bound("GetNodeInfo", this, &ShardServiceImpl::GetNodeInfo);
+}
 
 grpc::ServerUnaryReactor* ShardServiceImpl::ListShards(grpc::CallbackServerContext* context,
                                                        const v1::ListShardsRequest* request,

@@ -15,6 +15,7 @@
 #include "scheduler/lever_store.h"
 #include "scheduler/shard_store.h"
 #include "service/authorization.h"
+#include "service/bounded_methods.h"
 #include "service/config.h"
 #include "service/shard_loader.h"
 #include "service/worker_pool.h"
@@ -33,7 +34,7 @@ struct NodeFacts {
 
 inline constexpr int kMaxShardsPerCall = 16;  // as ProjectRequest.shards documents
 
-class ShardServiceImpl final : public v1::ShardService::CallbackService {
+class ShardServiceImpl final : public Bounded<v1::ShardService> {
  public:
   // All references outlive the service. Its destruction waits for loads that are running, so it
   // comes after the server's shutdown.
