@@ -86,6 +86,16 @@ std::vector<GrpcMethodName> NodeGrpcMethods() {
   return methods;
 }
 
+std::vector<std::string> NodeGrpcServices() {
+  std::vector<std::string> services;
+  for (const GrpcMethodName& method : NodeGrpcMethods()) {
+    // "/package.Service/Method"
+    std::string service = method.full_name.substr(1, method.full_name.rfind('/') - 1);
+    if (services.empty() || services.back() != service) services.push_back(std::move(service));
+  }
+  return services;
+}
+
 std::vector<std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>>
 MakeMetricsInterceptors(Metrics& metrics) {
   std::vector<std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>> factories;

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "grpcpp/support/server_interceptor.h"
@@ -13,6 +14,8 @@ namespace fulcrum::service {
 
 // Every method this node answers, standard services included.
 std::vector<GrpcMethodName> NodeGrpcMethods();
+// Full names of the services of those methods.
+std::vector<std::string> NodeGrpcServices();
 
 // The metrics outlive the server that the interceptors are given to.
 std::vector<std::unique_ptr<grpc::experimental::ServerInterceptorFactoryInterface>>
