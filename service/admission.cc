@@ -82,9 +82,11 @@ absl::Status WithShardDetail(absl::Status status, const std::string& name) {
 }
 
 absl::Status FindShards(const ProjectRequest& request, const ShardStore& store, Call* call) {
+  static_assert(kMaxKeptShards > kMaxShardsPerCall);
   if (request.shards.empty() || request.shards.size() > size_t{kMaxShardsPerCall}) {
     return InvalidField("shards", absl::StrFormat("expected 1..%d names, got %d", kMaxShardsPerCall,
-                                                  request.shards.size()));
+                                                  static_cast<int64_t>(request.shards.size()) +
+                                                      request.more_shards));
   }
   for (size_t i = 0; i < request.shards.size(); ++i) {
     const std::string& name = request.shards[i];

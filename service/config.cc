@@ -225,6 +225,7 @@ class Converter {
     Take(limits.max_stream_calls(), &out->limits.max_stream_calls);
     Take(limits.max_concurrent_streams(), &out->limits.max_concurrent_streams);
     out->limits.slots_per_device = limits.slots_per_device();
+    out->limits.max_receive_bytes = limits.max_receive_bytes();
     if (limits.max_connection_age_seconds() != 0) {
       out->limits.max_connection_age = absl::Seconds(limits.max_connection_age_seconds());
     }

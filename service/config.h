@@ -71,6 +71,11 @@ struct LimitsConfig {
   int max_concurrent_streams = 1024;
   int slots_per_device = 0;  // 0 = the backend's preference
   absl::Duration max_connection_age = absl::InfiniteDuration();
+  int64_t max_receive_bytes = 0;  // 0 = eight messages
+
+  int64_t ReceiveBytes() const {
+    return max_receive_bytes > 0 ? max_receive_bytes : 8 * max_message_bytes;
+  }
 };
 
 struct AuditConfig {

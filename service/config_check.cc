@@ -325,6 +325,12 @@ class Checker {
     Range("limits.slots_per_device", limits.slots_per_device, 0, 64);
     Seconds("limits.max_connection_age_seconds", limits.max_connection_age, absl::Seconds(1),
             absl::InfiniteDuration());
+    if (limits.max_receive_bytes != 0 && limits.max_receive_bytes < 2 * limits.max_message_bytes) {
+      Fail("limits.max_receive_bytes",
+           absl::StrFormat("%d; expected at least %d, two messages of limits.max_message_bytes, or "
+                           "0 for eight",
+                           limits.max_receive_bytes, 2 * limits.max_message_bytes));
+    }
     if (limits.max_prefill_rows > limits.max_queue_rows) {
       Fail("limits.max_queue_rows",
            absl::StrFormat("%d is less than limits.max_prefill_rows, %d: such a call could never "

@@ -38,4 +38,14 @@ std::vector<GrpcMethodName> NodeGrpcMethods() {
   return methods;
 }
 
+std::vector<std::string> NodeGrpcServices() {
+  std::vector<std::string> services;
+  for (const GrpcMethodName& method : NodeGrpcMethods()) {
+    // "/package.Service/Method"
+    std::string service = method.full_name.substr(1, method.full_name.rfind('/') - 1);
+    if (services.empty() || services.back() != service) services.push_back(std::move(service));
+  }
+  return services;
+}
+
 }  // namespace fulcrum::service

@@ -3,6 +3,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <memory>
+#include <string>
 #include <vector>
 
 #include "service/metrics.h"
@@ -11,5 +13,7 @@ namespace fulcrum::service {
 
 // Every method this node answers, standard services included.
 std::vector<GrpcMethodName> NodeGrpcMethods();
+// Full names of the services of those methods.
+std::vector<std::string> NodeGrpcServices();
 
 }  // namespace fulcrum::service

@@ -4,6 +4,7 @@
 
 #include "grpcpp/impl/codegen/proto_utils.h"
 #include "scheduler/exceptions.h"
+#include "service/bounded_methods.h"
 #include "service/grpc_status.h"
 
 namespace fulcrum::service {
@@ -18,9 +19,9 @@ void HeadersFirstRpc::OnReadDone(bool ok) {
   grpc::Status status;
   if (!ok) {
     status = {grpc::StatusCode::INVALID_ARGUMENT, "the call ended without a message: expected one"};
-  } else if (!Traits::Deserialize(&in_, &request()).ok()) {
-    status = {grpc::StatusCode::INVALID_ARGUMENT,
-              "the message cannot be read: expected a " + request().GetTypeName()};
+  } else if (const size_t bytes = in_.Length();
+             bytes > kMaxControlBytes || !Traits::Deserialize(&in_, &request()).ok()) {
+    status = ToGrpc(RequestRefused(bytes, request().GetTypeName()));
   } else {
     grpc::ServerUnaryReactor* reactor = nullptr;
     const absl::Status thrown = Caught([&] { reactor = Run(); });

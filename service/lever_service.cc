@@ -249,6 +249,7 @@ LeverServiceImpl::LeverServiceImpl(LeverStore& store, CanaryControl& canaries,
       watchers_(std::make_unique<Watchers>(store, options)) {
   MarkMethodStreamed(0, HeadersFirst(this, &LeverServiceImpl::ListLevers));
   MarkMethodStreamed(1, HeadersFirst(this, &LeverServiceImpl::SetLevers));
+  Bound("WatchLevers", this, &LeverServiceImpl::WatchLevers);
   MarkMethodStreamed(3, HeadersFirst(this, &LeverServiceImpl::ListLeverHistory));
   MarkMethodStreamed(4, HeadersFirst(this, &LeverServiceImpl::StartCanary));
   MarkMethodStreamed(5, HeadersFirst(this, &LeverServiceImpl::PromoteCanary));

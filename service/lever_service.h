@@ -12,6 +12,7 @@
 #include "scheduler/canary_control.h"
 #include "scheduler/lever_store.h"
 #include "service/authorization.h"
+#include "service/bounded_methods.h"
 
 namespace fulcrum::service {
 
@@ -20,7 +21,7 @@ struct LeverServiceOptions {
   size_t max_watchers = 256;
 };
 
-class LeverServiceImpl final : public v1::LeverService::CallbackService {
+class LeverServiceImpl final : public Bounded<v1::LeverService> {
  public:
   // All outlive the service; the service outlives the server's shutdown.
   LeverServiceImpl(LeverStore& store, CanaryControl& canaries, const Authorizer& authorizer,

@@ -27,11 +27,15 @@ namespace fulcrum::service {
 // Bytes of one request field as they lie in the received slices, in order.
 using Pieces = absl::InlinedVector<std::span<const uint8_t>, 4>;
 
+// Names of shards that a parsed request keeps; more than a call may have. The others are counted.
+inline constexpr size_t kMaxKeptShards = 64;
+
 // fulcrum.v1.ProjectRequest with its payload by reference. Enums are raw: a newer client's numbers
 // arrive here. Owns the slices that `activations` points into; moving keeps them in place.
 struct ProjectRequest {
   std::string call_id;
   absl::InlinedVector<std::string, 4> shards;
+  int64_t more_shards = 0;  // names after the first kMaxKeptShards
   int64_t rows = 0;
   int32_t activation_type = 0;
   Pieces activations;

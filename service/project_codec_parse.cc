@@ -221,6 +221,16 @@ bool ReadEnum(Cursor& in, int32_t* value) {
 
 bool ReadString(Cursor& in, std::string* value) { return in.String(value) && IsUtf8(*value); }
 
+// A name has two bytes or more on the wire and thirty or more in memory.
+bool ReadShard(Cursor& in, ProjectRequest* request) {
+  if (request->shards.size() < kMaxKeptShards) {
+    return ReadString(in, &request->shards.emplace_back());
+  }
+  ++request->more_shards;
+  std::string checked;
+  return ReadString(in, &checked);
+}
+
 // One field; the last one of a singular field wins, as protobuf has it. A known number with another
 // wire type is an unknown field.
 bool ReadField(Cursor& in, uint32_t tag, ProjectRequest* request) {
@@ -228,7 +238,7 @@ bool ReadField(Cursor& in, uint32_t tag, ProjectRequest* request) {
     case Tag(1, kLength):
       return ReadString(in, &request->call_id);
     case Tag(2, kLength):
-      return ReadString(in, &request->shards.emplace_back());
+      return ReadShard(in, request);
     case Tag(3, kVarint):
       return ReadInt64(in, &request->rows);
     case Tag(4, kVarint):

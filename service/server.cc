@@ -12,7 +12,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
-#include "grpcpp/ext/proto_server_reflection_plugin.h"
 #include "grpcpp/grpcpp.h"
 #include "grpcpp/health_check_service_interface.h"
 #include "kernels/backend_factory.h"
@@ -40,6 +39,7 @@
 #include "service/metrics_endpoint.h"
 #include "service/node_events.h"
 #include "service/projection_service.h"
+#include "service/reflection_service.h"
 #include "service/rpc_interceptor.h"
 #include "service/shard_loader.h"
 #include "service/shard_service.h"
@@ -136,6 +136,8 @@ class Server::Impl final {
   ProjectionServiceImpl projection_service_;
   ShardServiceImpl shard_service_;
   LeverServiceImpl lever_service_;
+  const std::unique_ptr<grpc::Service> reflection_service_ =
+      MakeReflectionService(NodeGrpcServices());
   std::shared_ptr<LeverStore::Subscription> lever_changes_;
   std::unique_ptr<ServerTls> tls_;
   std::unique_ptr<MetricsEndpoint> metrics_endpoint_;
@@ -285,12 +287,12 @@ absl::Status Server::Impl::Listen() {
   }
   const LimitsConfig& limits = config_.limits;
   grpc::EnableDefaultHealthCheckService(true);
-  grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   grpc::ServerBuilder builder;
   builder.AddListeningPort(listen, tls_->credentials(), &port_);
   builder.RegisterService(&projection_service_);
   builder.RegisterService(&shard_service_);
   builder.RegisterService(&lever_service_);
+  builder.RegisterService(reflection_service_.get());
   builder.experimental().SetInterceptorCreators(MakeRpcInterceptors(metrics_, book_, events_));
   SetTransport(config_, builder);
   grpc_ = builder.BuildAndStart();
