@@ -4,10 +4,10 @@
 //
 // Start: the plan of what to load, backends, levers, metrics, shard store, auditor, scheduler,
 // services, listen; then the configured shards load on a thread of their own while health can
-// already be asked. What headers of weight files refuse is refused before the node listens. The node is
-// NOT_SERVING until all are resident; each shard serves as soon as it is.
-// Stop: health says NOT_SERVING, new calls are UNAVAILABLE, accepted ones run, streams and watches
-// end, the listener closes, all within a bound.
+// already be asked. What headers of weight files refuse is refused before the node listens. The
+// node is NOT_SERVING until all are resident; each shard serves as soon as it is. Stop: health says
+// NOT_SERVING, new calls are UNAVAILABLE, accepted ones run, streams and watches end, the listener
+// closes, all within a bound.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
