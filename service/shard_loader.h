@@ -51,9 +51,9 @@ class ShardLoader {
   LoadSummary LoadAll(LoadPlan plan, const std::function<void(const LoadProgress&)>& progress,
                       const std::atomic<bool>& stop);
 
-  // A caller's tensor, checked as far as headers and scales say. Errors are those of weight_roots.h for
-  // the path, and of the file: INVALID_ARGUMENT for a tensor that is not served and for scales that
-  // are not finite, unless `allow_nan`.
+  // A caller's tensor, checked as far as headers and scales say. Errors are those of weight_roots.h
+  // for the path, and of the file: INVALID_ARGUMENT for a tensor that is not served and for scales
+  // that are not finite, unless `allow_nan`.
   absl::StatusOr<std::shared_ptr<const WeightSource>> Open(const WeightFileRef& file,
                                                            bool allow_nan = false) const;
 
