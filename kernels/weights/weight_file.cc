@@ -147,7 +147,12 @@ absl::StatusOr<std::shared_ptr<const WeightFile>> OpenWeightFile(const std::stri
         links.empty() ? path : links,
         S_ISDIR(info.st_mode) ? " is a folder; expected a file" : " is not a regular file"));
   }
-  return std::make_shared<DiskFile>(path, fd, info);
+  auto file = std::make_shared<DiskFile>(path, fd, info);
+  if (may_read) {
+    // Again for what was opened: a link may have been pointed elsewhere since.
+    if (absl::Status s = may_read(absl::StrCat("/proc/self/fd/", fd)); !s.ok()) return s;
+  }
+  return file;
 }
 
 absl::StatusOr<std::string> ReadTextFile(const std::string& path, uint64_t limit,

@@ -8,6 +8,7 @@
 #include <new>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "tests/support/failing_memory.h"
@@ -256,7 +257,7 @@ TEST_F(ThrowTest, LoopsThatEndedAreToldAtOnceAndTakeNoCalls) {
   const auto call = Call();
   call->deadline = clock_.Now() + absl::Seconds(1);
   Submitted(call);
-  while (scheduler_->Liveness().front().ended_loops < 3) absl::SleepFor(absl::Milliseconds(1));
+  while (scheduler_->Liveness().front().ended_loops < 3) std::this_thread::yield();
   EXPECT_EQ(scheduler_->Liveness().front().loops, 3);  // two slots' and the one that expires calls
   EXPECT_EQ(observer_.ended(), std::vector<std::string>(3, "fake:0"));
   const absl::Status refused = test::Submit(*scheduler_, Call());
