@@ -1,23 +1,33 @@
-// Unary methods of generated services, handed over by gRPC at their headers instead of at their
-// message: to gRPC they are streams of one message each way, which on the wire is the same. So an
-// RPC whose message is on its way is in the book, expires, and may finish after a stop began. The
-// service's methods stay as the generated code declares them.
+// Methods handed over by gRPC at their headers instead of at their message: to gRPC they are
+// streams of messages, which on the wire is the same. So an RPC whose message is on its way is in
+// the book, expires, and may finish after a stop began. The methods of generated services stay as
+// the generated code declares them. What throws in any of them is an answer, never the process's
+// end.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <functional>
 #include <utility>
 
 #include "google/protobuf/message.h"
 #include "grpcpp/grpcpp.h"
 #include "grpcpp/impl/codegen/server_callback_handlers.h"
+#include "scheduler/observer.h"
 
 namespace fulcrum::service {
 
-// One RPC: reads its message, runs the method, sends what the method's reactor finishes with. A
-// method that throws is answered with what StatusOfException says.
-class HeadersFirstRpc : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
+using MessageReactor = grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>;
+
+// Begins each RPC of a method with `start`; one that throws there is answered with what
+// StatusOfException says. `events` hears of exceptions, if given.
+grpc::internal::MethodHandler* HandlerFor(
+    Observer* events, std::function<MessageReactor*(grpc::CallbackServerContext*)> start);
+
+// One RPC of a unary method: reads its message, runs the method, sends what the method's reactor
+// finishes with.
+class HeadersFirstRpc : public MessageReactor {
  public:
-  explicit HeadersFirstRpc(grpc::CallbackServerContext* context);
+  HeadersFirstRpc(Observer* events, grpc::CallbackServerContext* context);
   void OnReadDone(bool ok) override;
   void OnDone() override { delete this; }
 
@@ -43,23 +53,27 @@ class HeadersFirstRpc : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::B
     HeadersFirstRpc& rpc_;
   };
 
+  // The reactor that will finish the RPC, or how it is finished at once.
+  grpc::Status Begin(bool ok, grpc::ServerUnaryReactor** reactor);
   void Answer(grpc::Status status);
 
+  Observer* const events_;
   grpc::ByteBuffer in_, out_;
   Unary unary_{*this};
 };
 
-// For the constructor of a service: MarkMethodStreamed(index, HeadersFirst(this, &Impl::Method)),
-// the index being the method's place in its proto.
+// For the constructor of a service: MarkMethodStreamed(index, HeadersFirst(events, this,
+// &Impl::Method)), the index being the method's place in its proto.
 template <class Service, class Request, class Response>
 grpc::internal::MethodHandler* HeadersFirst(
-    Service* service, grpc::ServerUnaryReactor* (Service::*method)(grpc::CallbackServerContext*,
-                                                                   const Request*, Response*)) {
+    Observer* events, Service* service,
+    grpc::ServerUnaryReactor* (Service::*method)(grpc::CallbackServerContext*, const Request*,
+                                                 Response*)) {
   using Method = decltype(method);
   class Rpc final : public HeadersFirstRpc {
    public:
-    Rpc(grpc::CallbackServerContext* context, Service* service, Method method)
-        : HeadersFirstRpc(context), service_(service), method_(method) {}
+    Rpc(Observer* events, grpc::CallbackServerContext* context, Service* service, Method method)
+        : HeadersFirstRpc(events, context), service_(service), method_(method) {}
 
    private:
     google::protobuf::Message& request() override { return request_; }
@@ -73,10 +87,9 @@ grpc::internal::MethodHandler* HeadersFirst(
     Request request_;
     Response response_;
   };
-  return new grpc::internal::CallbackBidiHandler<grpc::ByteBuffer, grpc::ByteBuffer>(
-      [service, method](grpc::CallbackServerContext* context) {
-        return new Rpc(context, service, method);
-      });
+  return HandlerFor(events, [events, service, method](grpc::CallbackServerContext* context) {
+    return new Rpc(events, context, service, method);
+  });
 }
 
 }  // namespace fulcrum::service

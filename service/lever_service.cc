@@ -70,6 +70,12 @@ class LeverServiceImpl::Watchers {
   absl::StatusOr<grpc::ServerWriteReactor<v1::LeverEvent>*> Start(uint64_t since_epoch);
   void Remove(const std::shared_ptr<Watch>& watch);
   void Shutdown();
+  // What `body` throws, which is told.
+  template <class Body>
+  absl::Status Heard(Body&& body) {
+    return options_.events == nullptr ? Caught(body)
+                                      : Guarded(*options_.events, Thrower::kRpc, body);
+  }
 
  private:
   void Publish(const LeverEvent& event);
@@ -142,7 +148,7 @@ class LeverServiceImpl::Watchers::Watch final : public grpc::ServerWriteReactor<
   }
 
   void OnWriteDone(bool ok) override {
-    const absl::Status thrown = Caught([&] {
+    const absl::Status thrown = owner_.Heard([&] {
       absl::MutexLock lock(&mu_);
       writing_ = false;
       if (!ok) {
@@ -154,7 +160,7 @@ class LeverServiceImpl::Watchers::Watch final : public grpc::ServerWriteReactor<
     if (!thrown.ok()) (void)Caught([&] { Stop(thrown); });
   }
   void OnCancel() override {
-    (void)Caught([&] { Stop(absl::CancelledError("the watcher went away")); });
+    (void)owner_.Heard([&] { Stop(absl::CancelledError("the watcher went away")); });
   }
   void OnDone() override {
     std::shared_ptr<Watch> self;  // the last holder, once the owner lets go; dies after the lock
@@ -226,7 +232,7 @@ void LeverServiceImpl::Watchers::Remove(const std::shared_ptr<Watch>& watch) {
 void LeverServiceImpl::Watchers::Publish(const LeverEvent& event) {
   for (const std::shared_ptr<Watch>& watch : All()) {
     // One that misses an event must not go on as if it had not.
-    const absl::Status thrown = Caught([&] { watch->Push(event); });
+    const absl::Status thrown = Heard([&] { watch->Push(event); });
     if (!thrown.ok()) (void)Caught([&] { watch->Stop(thrown); });
   }
 }
@@ -247,14 +253,14 @@ LeverServiceImpl::LeverServiceImpl(LeverStore& store, CanaryControl& canaries,
       canaries_(canaries),
       authorizer_(authorizer),
       watchers_(std::make_unique<Watchers>(store, options)) {
-  MarkMethodStreamed(0, HeadersFirst(this, &LeverServiceImpl::ListLevers));
-  MarkMethodStreamed(1, HeadersFirst(this, &LeverServiceImpl::SetLevers));
+  MarkMethodStreamed(0, HeadersFirst(options.events, this, &LeverServiceImpl::ListLevers));
+  MarkMethodStreamed(1, HeadersFirst(options.events, this, &LeverServiceImpl::SetLevers));
   Bound("WatchLevers", this, &LeverServiceImpl::WatchLevers);
-  MarkMethodStreamed(3, HeadersFirst(this, &LeverServiceImpl::ListLeverHistory));
-  MarkMethodStreamed(4, HeadersFirst(this, &LeverServiceImpl::StartCanary));
-  MarkMethodStreamed(5, HeadersFirst(this, &LeverServiceImpl::PromoteCanary));
-  MarkMethodStreamed(6, HeadersFirst(this, &LeverServiceImpl::AbortCanary));
-  MarkMethodStreamed(7, HeadersFirst(this, &LeverServiceImpl::HeartbeatCanary));
+  MarkMethodStreamed(3, HeadersFirst(options.events, this, &LeverServiceImpl::ListLeverHistory));
+  MarkMethodStreamed(4, HeadersFirst(options.events, this, &LeverServiceImpl::StartCanary));
+  MarkMethodStreamed(5, HeadersFirst(options.events, this, &LeverServiceImpl::PromoteCanary));
+  MarkMethodStreamed(6, HeadersFirst(options.events, this, &LeverServiceImpl::AbortCanary));
+  MarkMethodStreamed(7, HeadersFirst(options.events, this, &LeverServiceImpl::HeartbeatCanary));
 }
 
 LeverServiceImpl::~LeverServiceImpl() = default;
@@ -333,7 +339,8 @@ grpc::ServerWriteReactor<v1::LeverEvent>* LeverServiceImpl::WatchLevers(
     return new RefusedWatch(s);
   }
   absl::StatusOr<grpc::ServerWriteReactor<v1::LeverEvent>*> watch = StatusForNoMemory();
-  const absl::Status thrown = Caught([&] { watch = watchers_->Start(request->since_epoch()); });
+  const absl::Status thrown =
+      watchers_->Heard([&] { watch = watchers_->Start(request->since_epoch()); });
   if (!thrown.ok()) watch = thrown;
   if (!watch.ok()) return new RefusedWatch(watch.status());
   return *watch;

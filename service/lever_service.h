@@ -11,6 +11,7 @@
 #include "fulcrum/v1/lever_service.grpc.pb.h"
 #include "scheduler/canary_control.h"
 #include "scheduler/lever_store.h"
+#include "scheduler/observer.h"
 #include "service/authorization.h"
 #include "service/bounded_methods.h"
 
@@ -19,6 +20,7 @@ namespace fulcrum::service {
 struct LeverServiceOptions {
   size_t watcher_queue = 256;  // events waiting for one slow watcher before it is cut off
   size_t max_watchers = 256;
+  Observer* events = nullptr;  // hears of exceptions; outlives the service
 };
 
 class LeverServiceImpl final : public Bounded<v1::LeverService> {

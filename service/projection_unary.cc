@@ -19,8 +19,8 @@ UnaryCall::UnaryCall(ProjectionNode& node, int method, grpc::CallbackServerConte
   peer_address_ = peer_.address;
 }
 
-UnaryCall::Reactor* UnaryCall::Start(ProjectionNode& node, int metric,
-                                     grpc::CallbackServerContext* context) {
+UnaryCall* UnaryCall::Start(ProjectionNode& node, int metric,
+                            grpc::CallbackServerContext* context) {
   const auto call = std::make_shared<UnaryCall>(node, metric, context);
   UnaryCall& self = *call;
   absl::Status status = ReadCallContext(*context, &self.call_context());

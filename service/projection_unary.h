@@ -17,9 +17,7 @@ namespace fulcrum::service {
 class UnaryCall final : public ProjectionCall,
                         public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
  public:
-  using Reactor = grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>;
-
-  static Reactor* Start(ProjectionNode& node, int metric, grpc::CallbackServerContext* context);
+  static UnaryCall* Start(ProjectionNode& node, int metric, grpc::CallbackServerContext* context);
   UnaryCall(ProjectionNode& node, int metric, grpc::CallbackServerContext* context);
 
   void OnReadDone(bool ok) override;

@@ -218,8 +218,9 @@ Server::Impl::Impl(const Config& config, ServerOptions options,
                     .limits = config_.limits,
                     .draining = [this] { return health_.draining(); },
                     .not_serving = [this] { return health_.WhyNot(); },
-                    .calls_in_flight = [this] { return book_.open(OpenKind::kProjection); }}),
-      lever_service_(levers_, canaries_, authorizer_) {
+                    .calls_in_flight = [this] { return book_.open(OpenKind::kProjection); },
+                    .events = &events_}),
+      lever_service_(levers_, canaries_, authorizer_, {.events = &events_}) {
   metrics_.SetLevers(*levers_.Snapshot());
   metrics_.SetCanarySource([this] { return canaries_.Last(); });
   metrics_.SetClientsSource(

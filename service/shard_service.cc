@@ -138,12 +138,12 @@ ShardServiceImpl::ShardServiceImpl(ShardStore& store, const ShardLoader& loader,
       authorizer_(authorizer),
       facts_(std::move(facts)),
       workers_(kWorkers, kMaxWaitingWork) {
-  MarkMethodStreamed(0, HeadersFirst(this, &ShardServiceImpl::ListShards));
-  MarkMethodStreamed(1, HeadersFirst(this, &ShardServiceImpl::LoadShard));
-  MarkMethodStreamed(2, HeadersFirst(this, &ShardServiceImpl::ReplaceShard));
-  MarkMethodStreamed(3, HeadersFirst(this, &ShardServiceImpl::UnloadShard));
-  MarkMethodStreamed(4, HeadersFirst(this, &ShardServiceImpl::ExplainLadder));
-  MarkMethodStreamed(5, HeadersFirst(this, &ShardServiceImpl::GetNodeInfo));
+  MarkMethodStreamed(0, HeadersFirst(facts_.events, this, &ShardServiceImpl::ListShards));
+  MarkMethodStreamed(1, HeadersFirst(facts_.events, this, &ShardServiceImpl::LoadShard));
+  MarkMethodStreamed(2, HeadersFirst(facts_.events, this, &ShardServiceImpl::ReplaceShard));
+  MarkMethodStreamed(3, HeadersFirst(facts_.events, this, &ShardServiceImpl::UnloadShard));
+  MarkMethodStreamed(4, HeadersFirst(facts_.events, this, &ShardServiceImpl::ExplainLadder));
+  MarkMethodStreamed(5, HeadersFirst(facts_.events, this, &ShardServiceImpl::GetNodeInfo));
 }
 
 grpc::ServerUnaryReactor* ShardServiceImpl::ListShards(grpc::CallbackServerContext* context,
@@ -182,9 +182,12 @@ grpc::ServerUnaryReactor* ShardServiceImpl::ReplaceShard(grpc::CallbackServerCon
 grpc::ServerUnaryReactor* ShardServiceImpl::StartWork(grpc::CallbackServerContext* context,
                                                       std::function<absl::Status()> work) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  const bool taken = workers_.Run([reactor, work = std::move(work)] {
+  const bool taken = workers_.Run([this, reactor, work = std::move(work)] {
     absl::Status status;
     const absl::Status thrown = Caught([&] { status = work(); });
+    if (!thrown.ok() && facts_.events != nullptr) {
+      (void)Caught([&] { facts_.events->OnException(Thrower::kWork, thrown); });
+    }
     reactor->Finish(ToGrpc(thrown.ok() ? status : thrown));
   });
   if (!taken) {

@@ -14,6 +14,7 @@
 #include "kernels/backend.h"
 #include "kernels/types.h"
 #include "scheduler/lever_store.h"
+#include "scheduler/observer.h"
 #include "scheduler/shard_store.h"
 #include "service/authorization.h"
 #include "service/config.h"
@@ -33,6 +34,7 @@ struct NodeFacts {
   std::function<bool()> draining = {};
   std::function<std::string()> not_serving = {};
   std::function<int64_t()> calls_in_flight = {};
+  Observer* events = nullptr;  // hears of exceptions; outlives the service
 };
 
 inline constexpr int kMaxShardsPerCall = 16;  // as ProjectRequest.shards documents
