@@ -72,8 +72,8 @@ int64_t& Lane::NextTurn(LaneClient& client, uint64_t connection) {
     client.turn_now = 0;
   }
   if (client.next_turn.size() > client.calls.size() + kIdleConnections) {
-    absl::erase_if(client.next_turn,
-                   [&client](const auto& entry) { return entry.second <= client.turn_now; });
+    std::erase_if(client.next_turn,
+                  [&client](const auto& entry) { return entry.second <= client.turn_now; });
   }
   return client.next_turn[connection];
 }

@@ -11,6 +11,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "absl/container/inlined_vector.h"
@@ -67,8 +68,8 @@ struct LaneClient {
     }
   };
   IndexedHeap<Waiting, EarlierTurn, &Waiting::turn_place> calls;
-  absl::flat_hash_map<uint64_t, int64_t> next_turn;  // by connection; none: `turn_now`
-  int64_t turn_now = 0;                              // of the call that left last
+  std::unordered_map<uint64_t, int64_t> next_turn;  // by connection; none: `turn_now`
+  int64_t turn_now = 0;                             // of the call that left last
   int64_t served = 0;
   size_t place = 0;
 };

@@ -11,9 +11,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/functional/function_ref.h"
 #include "absl/time/time.h"
 
@@ -56,8 +56,8 @@ class TrafficTable {
   struct Pane {
     int64_t number = -1;  // of its time, in panes since the epoch
     int64_t total = 0;
-    bool full = false;                             // a unit lost its place
-    absl::flat_hash_map<uint64_t, size_t> places;  // by key: where it is in the following
+    bool full = false;                            // a unit lost its place
+    std::unordered_map<uint64_t, size_t> places;  // by key: where it is in the following
     std::vector<int64_t> rows, errors;
     std::vector<uint64_t> keys;
     std::vector<std::string> names;

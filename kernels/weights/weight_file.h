@@ -50,7 +50,8 @@ class WeightFile {
 };
 
 // The caller's say over what is read: called with a path as it is named before the file or folder
-// is opened, and for a file again with its descriptor's path, /proc/self/fd/N, once it is open. Anything but OK ends the reading with that status. Unset: everything may be read.
+// is opened, and for a file again with its descriptor's path, /proc/self/fd/N, once it is open.
+// Anything but OK ends the reading with that status. Unset: everything may be read.
 using ReadRule = std::function<absl::Status(const std::string& path)>;
 
 // NOT_FOUND (with the way of a link that leads nowhere), PERMISSION_DENIED, or INVALID_ARGUMENT for

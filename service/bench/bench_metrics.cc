@@ -26,7 +26,6 @@ constexpr int kCalls = 200000;  // of all threads together
 
 void ObserveOneCall(Metrics& metrics, const Arm& arm, const Shard& shard, int method) {
   const Phase phase = PhaseOf(shard.family);
-  metrics.CallStarted();
   metrics.GrpcStarted(method);
   metrics.OnQueue(1, 2048);
   metrics.OnCallQueued(arm, phase, 20e-6);
@@ -40,7 +39,6 @@ void ObserveOneCall(Metrics& metrics, const Arm& arm, const Shard& shard, int me
                     .copy_out = 5e-6});
   metrics.CallAnswered(CallMethod::kProject, absl::StatusCode::kOk);
   metrics.GrpcHandled(method, absl::StatusCode::kOk);
-  metrics.CallOver();
   metrics.CallStage(arm, phase, Stage::kAdmit, 3e-6);
   metrics.CallStage(arm, phase, Stage::kReply, 10e-6);
   metrics.GrpcTook(method, 100e-6);

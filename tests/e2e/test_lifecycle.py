@@ -9,7 +9,7 @@ import unittest
 
 import grpc
 from load import Load
-from node import (DATA, GATE, HEAD, Node, SMALL, code_of, project, project_future, request, scaled, stream)
+from node import (DATA, GATE, HEAD, Node, SMALL, UNLIMITED, code_of, project, project_future, request, scaled, stream)
 from proxy import HalfwayProxy
 
 OK, UNAVAILABLE = grpc.StatusCode.OK, grpc.StatusCode.UNAVAILABLE
@@ -57,7 +57,7 @@ class Lifecycle(unittest.TestCase):
     def test_sigterm_while_a_request_is_half_received(self):  # P094
         with Node("limits { max_prefill_rows: 4096 max_queue_rows: 4096 }\n" + SMALL) as node:
             proxy = HalfwayProxy(node.address, limit=2 << 20)
-            channel = grpc.insecure_channel(proxy.address)
+            channel = grpc.insecure_channel(proxy.address, options=UNLIMITED)
             big = request(rows=1, activation_pitch=0)
             big.rows, big.step = 4096, 2
             big.activations = bytes(4096 * 512 * 2)  # 4 MiB

@@ -50,11 +50,11 @@ class FakeClock : public Clock {
     }
   }
 
-  // Blocks until some thread waits for exactly this time.
-  void AwaitSleeper(absl::Time until) const {
+  // Blocks until so many threads wait for exactly this time.
+  void AwaitSleeper(absl::Time until, int threads = 1) const {
     absl::MutexLock lock(&mu_);
-    while (std::none_of(sleepers_.begin(), sleepers_.end(),
-                        [&](const Sleeper& s) { return s.until == until; })) {
+    while (std::count_if(sleepers_.begin(), sleepers_.end(),
+                         [&](const Sleeper& s) { return s.until == until; }) < threads) {
       changed_.Wait(&mu_);
     }
   }
