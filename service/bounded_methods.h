@@ -1,11 +1,11 @@
-// Methods of a callback service that look at the size of a request before they parse it; unary ones
-// do so in headers_first.h. gRPC's
-// receive limit is one for all methods of a node, as large as activations need, and protobuf makes
-// objects of what it parses: an empty repeated message has two bytes on the wire and sixty in
-// memory, an unknown group of four bytes is an object too. Control messages are small.
+// Server-streaming methods of a callback service that look at the size of a request before they
+// parse it; unary methods do so in headers_first.h. gRPC's receive limit is one for all methods of
+// a node, as large as activations need, and protobuf makes objects of what it parses: an empty
+// repeated message has two bytes on the wire and sixty in memory, an unknown group of four bytes is
+// an object too. Control messages are small.
 //
 //   class Impl : public Bounded<v1::LeverService> {
-//     Impl() { Bound("SetLevers", this, &Impl::SetLevers); }
+//     Impl() { Bound("WatchLevers", this, &Impl::WatchLevers); }
 //
 // A request that is too large is RESOURCE_EXHAUSTED, one that is not a message of its type
 // INVALID_ARGUMENT (where gRPC alone answers UNIMPLEMENTED).
@@ -84,26 +84,6 @@ template <class Rpc>
 class Bounded : public Rpc::CallbackService {
  protected:
   // Each once, before the service is registered. `name` is the method's in its .proto.
-  template <class Impl, class Request, class Response>
-  void Bound(const char* name, Impl* self,
-             grpc::ServerUnaryReactor* (Impl::*method)(grpc::CallbackServerContext*, const Request*,
-                                                       Response*)) {
-    using Typed = grpc::internal::CallbackUnaryHandler<Request, Response>;
-    using Refusing = grpc::internal::CallbackUnaryHandler<grpc::ByteBuffer, grpc::ByteBuffer>;
-    auto typed = std::make_unique<Typed>(
-        [self, method](grpc::CallbackServerContext* context, const Request* request,
-                       Response* response) { return (self->*method)(context, request, response); });
-    auto refusing = std::make_unique<Refusing>(
-        [](grpc::CallbackServerContext* context, const grpc::ByteBuffer* bytes, grpc::ByteBuffer*) {
-          grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-          reactor->Finish(ToGrpc(Refused<Request>(*bytes)));
-          return reactor;
-        });
-    this->MarkMethodCallback(IndexOf<Request>(name),
-                             new BoundedHandler<Request, Response, Typed, Refusing>(
-                                 std::move(typed), std::move(refusing)));
-  }
-
   template <class Impl, class Request, class Response>
   void Bound(const char* name, Impl* self,
              grpc::ServerWriteReactor<Response>* (Impl::*method)(grpc::CallbackServerContext*,

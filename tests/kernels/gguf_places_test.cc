@@ -7,6 +7,7 @@
 #include "kernels/weights/checkpoint.h"
 #include "kernels/weights/file_source.h"
 #include "kernels/weights/gguf.h"
+#include "tests/support/gguf_refusal.h"
 #include "tests/support/weight_files.h"
 
 namespace fulcrum::test {
@@ -15,22 +16,6 @@ namespace {
 using ::testing::HasSubstr;
 
 constexpr uint32_t kU8 = 0, kU32 = 4, kString = 8;
-
-std::string Refusal(const std::string& content) {
-  const auto contents = ParseGguf(InMemory(content));
-  std::string message(contents.status().message());
-  // Bytes that the header speaks of and that are not there: the file lost them.
-  const bool lost = message.find("cut short") != std::string::npos;
-  EXPECT_EQ(contents.status().code(),
-            lost ? absl::StatusCode::kDataLoss : absl::StatusCode::kInvalidArgument);
-  return message;
-}
-
-std::string RefusedTensor(const std::vector<uint64_t>& dimensions, uint32_t type,
-                          uint64_t offset = 0, size_t data = 64) {
-  return Refusal(
-      GgufBuilder().Tensor("bad", dimensions, type, offset).Data(std::string(data, 0)).Build());
-}
 
 TEST(Gguf, TypesForListingAndTypesThatAreSkipped) {
   const auto contents = ParseGguf(InMemory(GgufBuilder(2)

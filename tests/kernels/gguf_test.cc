@@ -10,6 +10,7 @@
 
 #include "kernels/weights/checkpoint.h"
 #include "kernels/weights/file_source.h"
+#include "tests/support/gguf_refusal.h"
 #include "tests/support/reference_files.h"
 #include "tests/support/weight_files.h"
 
@@ -34,22 +35,6 @@ enum Value : uint32_t {
   kI64,
   kF64
 };
-
-std::string Refusal(const std::string& content) {
-  const auto contents = ParseGguf(InMemory(content));
-  std::string message(contents.status().message());
-  // Bytes that the header speaks of and that are not there: the file lost them.
-  const bool lost = message.find("cut short") != std::string::npos;
-  EXPECT_EQ(contents.status().code(),
-            lost ? absl::StatusCode::kDataLoss : absl::StatusCode::kInvalidArgument);
-  return message;
-}
-
-std::string RefusedTensor(const std::vector<uint64_t>& dimensions, uint32_t type,
-                          uint64_t offset = 0, size_t data = 64) {
-  return Refusal(
-      GgufBuilder().Tensor("bad", dimensions, type, offset).Data(std::string(data, 0)).Build());
-}
 
 class Q2Files : public ::testing::TestWithParam<ReferenceFile> {};
 

@@ -10,26 +10,14 @@
 
 #include "absl/strings/str_cat.h"
 #include "google/rpc/error_details.pb.h"
-#include "google/rpc/status.pb.h"
 #include "tests/service/support/lever_requests.h"
+#include "tests/service/support/status_detail.h"
 
 namespace fulcrum::service {
 namespace {
 
 using grpc::StatusCode;
 using ::testing::HasSubstr;
-
-template <class Detail>
-Detail DetailOf(const grpc::Status& status) {
-  google::rpc::Status wire;
-  EXPECT_TRUE(wire.ParseFromString(status.error_details()));
-  Detail detail;
-  for (const auto& any : wire.details()) {
-    if (any.UnpackTo(&detail)) return detail;
-  }
-  ADD_FAILURE() << "no " << Detail::descriptor()->full_name() << ": " << status.error_message();
-  return detail;
-}
 
 LeverSnapshot AuditLatched() {
   LeverSnapshot snapshot;

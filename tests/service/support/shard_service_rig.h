@@ -12,11 +12,11 @@
 #include <vector>
 
 #include "google/rpc/error_details.pb.h"
-#include "google/rpc/status.pb.h"
 #include "kernels/backend_factory.h"
 #include "scheduler/clock.h"
 #include "scheduler/lever_store.h"
 #include "service/shard_service.h"
+#include "tests/service/support/status_detail.h"
 #include "tests/support/weight_files.h"
 
 namespace fulcrum::service {
@@ -28,18 +28,6 @@ inline std::string File(uint16_t tag, int64_t n = 8) {
   return test::SafetensorsBuilder()
       .Add("w.weight", "BF16", {n, 64}, test::ArrayBytes(values))
       .Build();
-}
-
-template <class Detail>
-Detail DetailOf(const grpc::Status& status) {
-  google::rpc::Status wire;
-  EXPECT_TRUE(wire.ParseFromString(status.error_details()));
-  Detail detail;
-  for (const auto& any : wire.details()) {
-    if (any.UnpackTo(&detail)) return detail;
-  }
-  ADD_FAILURE() << "no " << Detail::descriptor()->full_name() << ": " << status.error_message();
-  return detail;
 }
 
 inline std::unique_ptr<Backend> Cpu(int64_t memory_bytes) {
